@@ -26,7 +26,7 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
-    """Return the factory of a decoder's attention modules that the configuration ``cfg`` selects."""
+    """Return the factory of a decoder's attention modules, Luna's or anchored ones as ``cfg`` selects."""
     extension, defaults = extension_options(cfg), ExtensionOptions()
     if extension._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions(options)
@@ -55,7 +55,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Features of the attention modules that need distances or positions, the same in all layers."""
+        """Features of the attention modules for which distances and positions of tokens must be computed."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed

@@ -15,7 +15,7 @@ from luna_fairseq.modules.options import EncoderOptions
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory of an encoder's attention modules that the configuration ``cfg`` selects."""
+    """Return the factory of an encoder's attention modules, Luna's or anchored ones as ``cfg`` selects."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -30,7 +30,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Features of the attention modules that need distances or positions, the same in all layers."""
+        """Features of the attention modules for which distances and positions of tokens must be computed."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 

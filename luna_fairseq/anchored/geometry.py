@@ -73,7 +73,7 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Return the target positions with ``middle`` and ``width``, computed in ``dtype`` for all layers."""
+    """Fill in ``middle`` (place + 1/2) and ``width`` (sqrt(place + 1)) of target positions, in ``dtype``."""
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 

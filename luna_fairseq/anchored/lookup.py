@@ -45,6 +45,9 @@ def naive_lookup_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute look-up attention from its definition, with a weight for every query and token.
 
+    Queries attend to the rows of the packed context and to the tokens of the ``number`` segments whose rows
+    have the largest logits.
+
     ``token_k`` and ``token_v`` are the keys and values [B, H, S, K] of the tokens, ``context_padding_mask``
     [B, S] is True at padding, and the biases [B, H, T, L] and [B, H, T, S] are added to the logits of rows
     and tokens. Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights
@@ -107,7 +110,9 @@ def lookup_attention(
 ) -> LookedUp:
     """Compute :func:`naive_lookup_attention` up to rounding, from tokens arranged by segment.
 
-    A query has at most L + max(number * W, 64 + W) keys; see :func:`read_chosen` for short contexts.
+    Queries attend to the L rows of the packed context, and to the tokens of the ``number`` segments (runs of
+    at most W tokens) whose rows have the largest logits. A query has at most L + max(number * W, 64 + W)
+    keys; see :func:`read_chosen` for short contexts.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5

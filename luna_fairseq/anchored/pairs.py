@@ -34,7 +34,7 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
     """Prepare products of M queries with the tokens of their segments, by copies or in blocks of queries.
 
-    segment: indices [M, N] of each query's segments, less than R.
+    segment: indices [M, N] of the N segments that each query attends to, less than R.
     """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
@@ -145,7 +145,7 @@ class Gathered(NamedTuple):
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Copy the vectors [M, N * W, K] of the tokens in the segments of each query."""
+        """Copy the vectors [M, N * W, K] of the tokens in each query's segments from ``table`` [R, W, K]."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 

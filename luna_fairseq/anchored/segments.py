@@ -221,7 +221,7 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Arrange x [B, H, S, K] by segment, as [B, H, L, W, K], given the positions [B, L, W]."""
+    """Arrange x [B, H, S, K] by segment, as [B, H, L, W, K], given the positions of :class:`Layout`."""
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)
     token = (position + sentences[:, None, None]).flatten()

@@ -19,7 +19,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values [B, H, S, K] of the source tokens, and centres [B, S] for a diagonal prior."""
+    """Cached keys and values [B, H, S, K] of the source tokens, and token centres [B, S] if needed."""
 
     key: Tensor
     value: Tensor
@@ -111,7 +111,10 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of pack attention, if any, and those of the queries over the source tokens."""
+        """Compute the weights of the rows of P and of the queries over the source tokens.
+
+        The weights of the rows are None if this module has no pack attention.
+        """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
         pack: Any = None
@@ -125,7 +128,10 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute softmax attention of the queries over the source tokens."""
+        """Compute softmax attention of the queries over the source tokens.
+
+        Return the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
+        """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
             output, weights = memory.read(q, None if geometry is None else geometry.target, dropout)

@@ -55,9 +55,9 @@ class AnchorBias(LearnedStrength):
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return the initial strengths of unpack attention, ``4 * 2^(-8 h / H)`` for head h = 0 .. H - 1.
+    """Return the initial strengths ``4 * 2^(-8 h / H)`` of the distance bias in unpack attention.
 
-    The first head is the most local, and the last head attends to all segments almost equally.
+    Head h = 0 is the most local, and head H - 1 attends to all segments almost equally.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 

@@ -56,6 +56,9 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention from its definition, with a weight for every pair of tokens.
 
+    Each token attends to the L rows of the packed context, and to the tokens of ``number`` segments around
+    its own (runs of tokens that the rows summarize).
+
     Returns the output [B, H, S, K], and the weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -85,7 +88,7 @@ def naive_window_attention(
 def find_window(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
 ) -> Window:
-    """Find the window of ``number`` segments around each token in a batch.
+    """Find the window of each token in a batch: ``number`` segments with the token's own in the middle.
 
     ``complete`` is True if both masks are known to contain no padding.
     """

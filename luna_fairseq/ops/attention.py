@@ -140,6 +140,6 @@ def is_recording_graph(predicate: str = "is_compiling") -> bool:
 def is_eager_on_cpu(x: Tensor) -> bool:
     """Return True for float32 or float64 on a CPU while torch runs eagerly, and False otherwise.
 
-    The forms for CPUs were benchmarked in this case only.
+    The implementations for CPUs were benchmarked in this case only.
     """
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not is_recording_graph()

@@ -108,13 +108,16 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the write weights exp(control) in float32 or higher precision, 0 at padding."""
+    """Compute the weights exp(control) [B, H, T, n] with which each token writes to n memory slots.
+
+    They are 0 at padding, and in float32 or higher precision.
+    """
     control = control.to(torch.promote_types(control.dtype, torch.float32))
     return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding_mask)
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the keys and values [B, H, n, K] of the slots, means with the weights alpha [B, H, T, n]."""
+    """Compute the keys and values [B, H, n, K] of memory slots, means with the weights alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

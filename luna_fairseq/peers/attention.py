@@ -120,7 +120,7 @@ class PeerAttention(ProjectingAttention):
         """Create the parameters and settings other than the projections. By default, there are none."""
 
     def project(self, x: Tensor) -> Parts:
-        """Project an input [T, B, C] to the parts that :meth:`attend` takes."""
+        """Project an input [T, B, C] to the parts for :meth:`attend`, by default queries, keys and values."""
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
@@ -135,7 +135,7 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context [S, B, C] to the parts that :meth:`cache_context` takes."""
+        """Project a context [S, B, C] to the parts for :meth:`cache_context`, by default keys and values."""
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
@@ -145,7 +145,7 @@ class PeerAttention(ProjectingAttention):
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attend from a decoder input [T, B, C] to the tensors from :meth:`cache_context`.
+        """Compute cross-attention from a decoder input [T, B, C] to the tensors of :meth:`cache_context`.
 
         Return the output [B, H, T, K], and weights [B, H, T, S] (None if not needed or not available).
         """

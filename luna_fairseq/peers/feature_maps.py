@@ -47,7 +47,7 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the features phi(k) of keys, with their scale and decay."""
+        """Compute the features phi(k) of keys k [B, H, S, K], 0 at padding, with their scale and decay."""
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class FeatureMapAttention(PeerAttention):
 
 
 def append_ones(v: Tensor) -> Tensor:
-    """Append a column of ones, so that a weighted sum of the values also yields the sum of the weights."""
+    """Append a column of ones to values v, so that a weighted sum also yields the sum of the weights."""
     dtype = torch.promote_types(v.dtype, torch.float32)
     return torch.cat([v.to(dtype), v.new_ones((), dtype=dtype).expand(*v.shape[:-1], 1)], dim=-1)
 

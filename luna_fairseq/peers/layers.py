@@ -17,7 +17,7 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention ``name`` with the sizes of the encoder ("bidirectional") or of the decoder."""
+    """Build the attention ``name`` with the sizes of the encoder (form "bidirectional") or of the decoder."""
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
     return build_attention(
@@ -82,7 +82,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """fairseq's Transformer encoder with peer attentions.
+    """fairseq's Transformer encoder with peer attentions, efficient attentions from other papers.
 
     With ``--linformer-sharing layerwise``, all layers use the first layer's projection along the length.
     """
@@ -103,7 +103,7 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with peer attentions."""
+    """fairseq's Transformer decoder with peer attentions, efficient attentions from other papers."""
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)

@@ -80,7 +80,7 @@ class PeerTransformer(EncoderDecoder):
         super().prepare_for_inference_(cfg)
 
     def check_generation(self, generation: Any) -> None:
-        """Raise an InputError if generation options need attention weights that are not computed."""
+        """Raise an InputError if generation options need attention weights that a peer does not compute."""
         attention = self.decoder.cfg.cross_attention
         aligned = getattr(generation, "print_alignment", None) or getattr(generation, "replace_unk", None)
         if aligned is not None and attention != "softmax":
@@ -92,7 +92,7 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with a peer attention."""
+    """fairseq's Transformer language model with a peer attention, one from another paper."""
 
     config_class = PeerLanguageModelConfig
 
@@ -117,7 +117,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa, a masked language model, with a peer attention."""
+    """fairseq's RoBERTa, a masked language model, with a peer attention, one from another paper."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":

@@ -35,7 +35,10 @@ class PerformerAttention(FeatureMapAttention):
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the exponents w_r . x' - |x'|^2 / 2 [B, H, T, M], in float32 or higher precision."""
+        """Compute the exponents [B, H, T, M] of the random features of x [B, H, T, K], at least in float32.
+
+        With a random vector w_r, the exponent is w_r . x' - |x'|^2 / 2, where x' = x K^(-1/4).
+        """
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 

@@ -204,7 +204,7 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the center p_t of the window for each decoder state. lengths: source lengths [B, 1, 1]."""
+        """Compute the center p_t of each decoder state's source window. lengths: source lengths [B, 1, 1]."""
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

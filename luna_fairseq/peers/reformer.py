@@ -70,7 +70,7 @@ class ReformerAttention(PeerAttention):
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Attend within each round of hashing, and combine the rounds into a single softmax."""
+        """Compute attention within the buckets of each hashing round, and merge the rounds in one softmax."""
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         # Differences of codes are distances within a bucket. Between buckets they exceed the window.

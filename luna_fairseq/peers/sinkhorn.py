@@ -62,7 +62,10 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R [B, H, blocks, blocks] for an input x [B, 1, T, C], at least in float32."""
+        """Compute the matrix R [B, H, blocks, blocks], nearly a permutation of the blocks of x [B, 1, T, C].
+
+        R is in float32 or float64.
+        """
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
         blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)

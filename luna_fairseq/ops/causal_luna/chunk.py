@@ -97,7 +97,10 @@ class Inputs(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Inputs of one chunk, in the dtype of the sums. See :class:`Inputs`."""
+    """Inputs of one chunk of c positions, in float32 or float64. See :class:`Inputs` for the fields.
+
+    ``inputs`` are the keys and values, and ``decay`` the decay factors between positions, if there is decay.
+    """
 
     q: Tensor
     pack_weights: Tensor
@@ -166,7 +169,10 @@ class ChunkGradients(NamedTuple):
 
 
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
-    """Return the output [N, c, K] of one chunk, and the softmax weights [N, c, L] before dropout."""
+    """Return the output [N, c, K] of one chunk, and the softmax weights [N, c, L] before dropout.
+
+    ``before`` has the sums over all earlier positions (None if there are none).
+    """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
     if before is not None:

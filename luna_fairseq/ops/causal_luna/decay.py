@@ -24,7 +24,7 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the sum [B or 1, H, T, 1] of the decay factors over t positions, exp(log_decay n) for n < t."""
+    """Return ``sum_{n < t} exp(log_decay n)`` [B or 1, H, T, 1], with t from ``steps`` for each position."""
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 

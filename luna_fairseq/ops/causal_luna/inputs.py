@@ -102,5 +102,5 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Count positions, but at least 1 (see :func:`count_positions`): the divisor t of equation 7."""
+    """Return :func:`count_positions`, but at least 1: the divisor t of equation 7 of the Luna paper."""
     return count_positions(q, key_padding_mask, before).clamp(min=1)

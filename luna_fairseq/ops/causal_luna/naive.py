@@ -24,7 +24,7 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute sum_{j<=t} w_tj (x_t . y_j) z_j: f with the weights w = ``shares`` [.., T, T], not 1/t."""
+    """Compute sum_{j<=t} w_tj (x_t . y_j) z_j, with the weights w = ``shares`` [.., T, T] in place of 1/t."""
     return (x @ y.transpose(-2, -1) * shares) @ z
 
 
