@@ -16,8 +16,8 @@ pytestmark = pytest.mark.skipif(
 SHARED_MEMORY = 99 * 1024
 # Of a thread, where three programs of 4 warps share the 65,536 of a multiprocessor.
 REGISTERS = 168
-# Bytes of a thread
-SPILLED = 8
+# Cases in which a kernel spills some bytes of a thread. All others spill nothing.
+SPILLED = {(4096, 64, 16, "bfloat16", 90, False): 8}
 WORST = (4096, 64, 16, "float16", 80, True)
 MATRIX = [
     (4096, K, L, dtype, capability, decay)
@@ -53,7 +53,8 @@ def test_hardly_anything_is_spilled_and_three_programs_fit(T, K, L, dtype, capab
     for launch in launches:
         registers, spilled = register_usage(launch.compiled.asm["cubin"])
         shared, warps = launch.compiled.metadata.shared, launch.compiled.metadata.num_warps
-        assert spilled <= SPILLED and shared <= SHARED_MEMORY, (launch.name, registers, spilled, shared)
+        allowed = SPILLED.get((T, K, L, dtype, capability, decay), 0)
+        assert spilled <= allowed and shared <= SHARED_MEMORY, (launch.name, registers, spilled, shared)
         if K == 64 and L <= 32 and T > 32:
             assert registers <= REGISTERS and warps == 4 and 3 * shared <= SHARED_MEMORY, launch.name
 
