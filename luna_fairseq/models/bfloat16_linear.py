@@ -5,16 +5,14 @@ log-probabilities stay in float32.
 """
 
 from functools import lru_cache
-from typing import Any, Optional, Sequence
+from typing import Optional
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.onednn_linear import VECTORS, OneDnnLinear
-from luna_fairseq.modules.fused_projections import FusedProjections
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.ops.plain_linear import is_plain_linear
+from luna_fairseq.models.onednn_linear import VECTORS
+from luna_fairseq.models.replaced_linears import replace_linears
 
 
 @lru_cache(maxsize=None)
@@ -41,22 +39,7 @@ def use_bfloat16(model: nn.Module) -> None:
         raise InputError(f"bf16 needs a float32 model on a CPU, got {str(weight.dtype)[6:]}. Remove --bf16")
     if not has_bfloat16_products():
         raise InputError("this CPU has no products in bfloat16 (avx512_bf16 or AMX). Remove --bf16")
-    for module in list(model.modules()):
-        linears = {name: child for name, child in module.named_children() if _is_replaced(child)}
-        fused: Optional[BFloat16Linear] = None
-        if isinstance(module, LunaCausalAttention):
-            layers: Sequence[Any] = module.input_projections()
-            if all(_is_replaced(layer) and layer.bias is not None for layer in layers):
-                weights, biases = ([getattr(x, name) for x in layers] for name in ("weight", "bias"))
-                fused = BFloat16Linear(torch.cat(weights), torch.cat(biases))
-        for name, child in linears.items():
-            setattr(module, name, BFloat16Linear(child.weight, child.bias))
-        if isinstance(module, LunaCausalAttention):
-            module.fused_x_proj = fused and FusedBFloat16Linear(module.input_projections(), fused)
-
-
-def _is_replaced(layer: nn.Module) -> bool:
-    return type(layer) in (nn.Linear, OneDnnLinear) and is_plain_linear(layer)
+    replace_linears(model, BFloat16Linear)
 
 
 class BFloat16Linear(nn.Module):
@@ -84,18 +67,3 @@ class BFloat16Linear(nn.Module):
             self.unpacked = self.packed.to_dense()
         bias = None if self.bias is None else self.bias.index_select(0, outputs)
         return BFloat16Linear(self.unpacked.index_select(0, outputs), bias)
-
-
-class FusedBFloat16Linear(FusedProjections):
-    """Several bfloat16 linear layers with the same input, computed as one matrix multiplication.
-
-    ``product`` is a layer with the weights of all ``layers``.
-    """
-
-    def __init__(self, layers: Sequence[nn.Module], product: BFloat16Linear):
-        super().__init__(layers)
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the concatenated outputs of all layers for vectors [..., inputs]."""
-        return self.product(x)

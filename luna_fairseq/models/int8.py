@@ -7,17 +7,14 @@ sentence depend on the other sentences in the batch. :class:`Linear8` uses a sep
 import copy
 import warnings
 from functools import lru_cache
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.onednn_linear import OneDnnLinear
-from luna_fairseq.modules.fused_projections import FusedProjections
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.models.replaced_linears import replace_linears
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
-from luna_fairseq.ops.plain_linear import is_plain_linear
 
 # Inputs are divided by their largest magnitude, so that the 8-bit levels 0 to 255 represent -1 to 1.
 STEP, ZERO = 2 / 255, 128
@@ -40,22 +37,7 @@ def quantise(model: nn.Module) -> None:
         )
     if not {"x86", "fbgemm", "onednn", "qnnpack"}.intersection(torch.backends.quantized.supported_engines):
         raise InputError("this torch has no 8-bit products for this CPU: remove int8")
-    for module in list(model.modules()):
-        linears = {name: child for name, child in module.named_children() if _is_replaced(child)}
-        fused = None
-        if isinstance(module, LunaCausalAttention):
-            layers = module.input_projections()
-            if all(_is_replaced(layer) and layer.bias is not None for layer in layers):
-                weights, biases = ([getattr(x, name) for x in layers] for name in ("weight", "bias"))
-                fused = Linear8(torch.cat(weights), torch.cat(biases))
-        for name, child in linears.items():
-            setattr(module, name, Linear8(child.weight, child.bias))
-        if isinstance(module, LunaCausalAttention):
-            module.fused_x_proj = fused and FusedLinear8(module.input_projections(), fused)
-
-
-def _is_replaced(layer: nn.Module) -> bool:
-    return type(layer) in (nn.Linear, OneDnnLinear) and is_plain_linear(layer)
+    replace_linears(model, Linear8)
 
 
 class OneDnnWeight:
@@ -207,21 +189,6 @@ class Linear8(nn.Module):
 
     def __getstate__(self) -> Any:
         return {**self.__dict__, "onednn": None}  # oneDNN's tensors can be neither pickled nor copied
-
-
-class FusedLinear8(FusedProjections):
-    """Several 8-bit linear layers with the same input, computed as one matrix multiplication.
-
-    ``product`` is a layer with the weights of all ``layers``. The outputs are exactly those of ``layers``.
-    """
-
-    def __init__(self, layers: Sequence[nn.Module], product: Linear8):
-        super().__init__(layers)
-        self.product = product
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the concatenated outputs of all layers for vectors [..., inputs]."""
-        return self.product(x)
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:

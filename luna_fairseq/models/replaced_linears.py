@@ -1,0 +1,49 @@
+"""Replacement of a model's linear layers by faster ones, for decoding on a CPU in 8 bits or in bfloat16."""
+
+from typing import Callable, Optional, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from luna_fairseq.models.onednn_linear import OneDnnLinear
+from luna_fairseq.modules.fused_projections import FusedProjections
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.ops.plain_linear import is_plain_linear
+
+
+class FusedProduct(FusedProjections):
+    """Several linear layers with the same input, computed as one matrix multiplication.
+
+    ``product`` is a layer with the weights of all ``layers``.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], product: nn.Module):
+        super().__init__(layers)
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the concatenated outputs of all layers for vectors [..., inputs]."""
+        return self.product(x)
+
+
+def replace_linears(model: nn.Module, build: Callable[[Tensor, Optional[Tensor]], nn.Module]) -> None:
+    """Replace every plain linear layer by ``build(weight, bias)``, and fuse those that read the same input.
+
+    Fused are the input projections of causal attention. Layers with hooks and of other classes stay.
+    """
+    for module in list(model.modules()):
+        linears = {name: child for name, child in module.named_children() if _is_replaced(child)}
+        product = None
+        if isinstance(module, LunaCausalAttention):
+            layers = module.input_projections()
+            if all(_is_replaced(layer) and layer.bias is not None for layer in layers):
+                weights, biases = ([getattr(layer, name) for layer in layers] for name in ("weight", "bias"))
+                product = build(torch.cat(weights), torch.cat(biases))
+        for name, child in linears.items():
+            setattr(module, name, build(child.weight, child.bias))
+        if isinstance(module, LunaCausalAttention):
+            module.fused_x_proj = product and FusedProduct(module.input_projections(), product)
+
+
+def _is_replaced(layer: nn.Module) -> bool:
+    return type(layer) in (nn.Linear, OneDnnLinear) and is_plain_linear(layer)
