@@ -2,9 +2,9 @@
 
 The context of S tokens is divided into L segments, runs of at most W consecutive tokens, which the L rows of
 the packed context summarize. A token attends to the rows and to the tokens of a window: N consecutive
-segments, with its own in the middle. One softmax covers these L + N * W keys. The logit of a key is reduced
-by ``strength`` [H] times its distance in segments. Tokens are arranged by segment (segments.py), so that a
-window is a slice even if the batch has padding.
+segments, N odd, with its own in the middle. One softmax covers these L + N * W keys. The logit of a key is
+reduced by ``strength`` [H] times its distance in segments. Tokens are arranged by segment (segments.py), so
+that a window is a slice even if the batch has padding.
 
 Shapes: queries q [B, H, S, K] of batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
 and values v [B, H, L, K] of the packed context; ``token_k`` and ``token_v`` [B, H, S, K] of the tokens.
@@ -31,6 +31,7 @@ class Window(NamedTuple):
         place: place i * W + j [B, S] of each context token, the token j of segment i.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, rows first, in segments.
         masked: mask [B, 1, L, 1, L + N * W] of the keys, True at padded rows and missing tokens.
+        number: number N of segments in a window.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
     """
 

@@ -64,7 +64,7 @@ class OptimizerStep(Task):
         return variant.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, variant: Variant) -> float:
-        """Check that an optimizer computes the same updates as its reference. Return error / tolerance."""
+        """Compare the updates of an optimizer with its reference, and return error / tolerance."""
         if not variant.equals:
             return 0.0
         what = f"after {STEPS} steps the change of its parameters differs from that of {variant.equals}"

@@ -58,7 +58,7 @@ class Decode(ModelTask):
         return model
 
     def prepare_search(self, model: Any, batch: BatchSize) -> Job:
-        """Return a function that translates a batch of random sentences, the same for all models."""
+        """Return a function that translates a batch of random sentences. All models get equal batches."""
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
         choose = getattr(model, "choose_generator", lambda args: SequenceGenerator)
@@ -70,7 +70,7 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Check that incremental decoding gives the same logits as a forward pass over whole sentences."""
+        """Compare the logits of incremental decoding with those of a forward pass over whole sentences."""
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.

@@ -184,7 +184,7 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class of the whole-model benchmarks. All models in a benchmark have the same size.
+    """Base class of the benchmarks of whole models, which have equal sizes.
 
     Attributes:
         task: "translate", "decode", "masked_lm" or "classify".

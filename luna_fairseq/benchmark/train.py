@@ -68,7 +68,7 @@ class Train(ModelTask):
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """Create a random batch, and return a function that computes its loss in the same way as fairseq.
+        """Create a random batch, and return a function that computes its loss as fairseq does.
 
         lengths: number of tokens in each sentence, excluding padding (empty: no padding).
         """

@@ -44,7 +44,7 @@ def check_same_run(
 ) -> None:
     """Lock a run's folder, and record the options and data of a new run or compare those of a resumed run.
 
-    A resumed run without a record was started by an earlier version. It is accepted and recorded now.
+    A run without a record, such as one of fairseq-train alone, is accepted and recorded now.
 
     Args:
         folder: run folder, created if it does not exist.
@@ -135,15 +135,14 @@ def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
     """Parse a fairseq-train command, without the options ``names`` and the model options with ``mark``."""
     options = parse_options(words)
-    marked = marked_options(model_name({"arch": options.get("--arch", options.get("-a"))}), mark)
+    marked = marked_options(model_name({"arch": options.get("--arch")}), mark)
     spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())
     return {name: value for name, value in options.items() if name not in names and name not in spellings}
 
 
 def _read(path: Path) -> Dict[str, str]:
-    """Read the record of a run. It is empty if an earlier version wrote it in a different format."""
+    """Read the record of a run."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (TypeError, ValueError) as error:
         raise InputError(f"{path} is damaged. Remove this file to resume the run.") from error
-    return record if isinstance(record, dict) else {}

@@ -131,7 +131,8 @@ class LunaDecoder(TokenEmbedding):
     ) -> DecoderMemory:
         """Read the source once: pack the encoder's output into the packed sequence P of each layer.
 
-        P never depends on a target token, so the memory serves every position of every target.
+        P never depends on a target token, so the memory serves every position of every target. Layers that
+        :meth:`choose_layers` skips get no memory, and :meth:`forward` skips them as well.
 
         Args:
             encoded: encoder output of B sentences, or None if the decoder is a language model.

@@ -9,16 +9,19 @@ from torch.nn.modules import module as torch_module
 def has_hooks(layer: nn.Module) -> bool:
     """Return True if a call of the layer runs hooks, or a ``forward`` that was assigned to this instance.
 
-    Hooks are those of the layer and torch's global hooks. False: a call runs ``forward`` of its class alone.
+    Hooks are those of the layer and torch's global hooks.
     """
-    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-    hooks = hooks or getattr(layer, "_backward_pre_hooks", None)  # torch 2.0
-    global_hooks = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
-    return bool(hooks or global_hooks or torch_module._global_backward_hooks or "forward" in vars(layer))
+    own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    of_all = of_all or torch_module._global_backward_hooks
+    # torch 1 has no hooks before the backward pass.
+    own = own or getattr(layer, "_backward_pre_hooks", None)
+    of_all = of_all or getattr(torch_module, "_global_backward_pre_hooks", None)
+    return bool(own or of_all or "forward" in vars(layer))
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
-    """Return True if a call of the layer computes ``weight x + bias`` and nothing else, and False otherwise.
+    """Return True if a call of the layer computes ``weight x + bias`` and nothing else.
 
     A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``, which its
     subclasses do not inherit.

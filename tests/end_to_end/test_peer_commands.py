@@ -15,8 +15,8 @@ GENERATE = "-s src -t tgt --batch-size 8 --beam 3 --max-len-b 8 --required-batch
 @pytest.mark.slow
 @pytest.mark.parametrize("decoder", ["performer", "rfa", "abc"])
 def test_training_resuming_and_translating(decoder, data, tmp_path):
-    options = f"--attention sinkhorn --decoder-attention {decoder} --cross-attention {decoder} --rfa-gate"
-    options += " --performer-redraw-interval 3"
+    options = f"--attention sinkhorn --decoder-attention {decoder} --cross-attention {decoder}"
+    options += {"performer": " --performer-redraw-interval 3", "rfa": " --rfa-gate", "abc": ""}[decoder]
     command = (*plugin(data), TRAIN, options)
     succeed("train", *command, "--max-update 8", "--save-dir", tmp_path / "whole")
     for updates in (4, 8):

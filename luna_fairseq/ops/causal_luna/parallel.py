@@ -46,7 +46,10 @@ def parallel_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention over a whole sequence; arguments as in :func:`causal_luna`."""
+    """Compute causal Luna attention over a whole sequence, with the arguments of :func:`causal_luna`.
+
+    q, k and v are [B, H, T, K], and pack_weights [B, H, T, L]. Returns the output [B, H, T, K].
+    """
     T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
     if q.numel() == 0:
         return q.clone()
