@@ -198,6 +198,16 @@ class CachedGeneration(nn.Module):
         inputs["inputs_embeds" if use_embeds else f"{prefix}input_ids"] = tokens
         return {**inputs, "past_key_values": past_key_values}
 
+    def _get_initial_cache_position(self, *inputs: Any) -> Dict[str, Any]:
+        """Add the positions of the prompt to the arguments of ``generate``, the last of ``inputs``.
+
+        This model does not read the positions. transformers 4 requires them, and would compute them from the
+        tensors of its own kinds of caches, so they are computed without the cache.
+        """
+        cache = inputs[-1].pop("past_key_values", None)
+        given = super()._get_initial_cache_position(*inputs)  # type: ignore[misc]
+        return {**given, "past_key_values": cache}
+
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
         """Create no cache, because the first forward pass creates it."""
 

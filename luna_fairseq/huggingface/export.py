@@ -144,6 +144,8 @@ def convert_checkpoint(
     model.config.trained_as = identity
     tokenizer = tokenizer_for_task(checkpoint.task, [path.parent, data], model.config)
     model.config.vocabularies = vocabulary_digests(tokenizer)
+    # Pipelines of transformers 4 load a tokenizer only if the configuration names its class.
+    model.config.tokenizer_class = type(tokenizer).__name__
     return ConvertedCheckpoint(checkpoint, kind, model, tokenizer)
 
 

@@ -107,7 +107,7 @@ class Shortlist:
         pieces of the dictionary are added.
         """
         found = self.always.clone()
-        found[self.table[tokens.cpu().unique()].long().flatten()] = True
+        found[self.table[tokens.cpu().unique().long()].long().flatten()] = True
         for indices in extra:
             found[indices.cpu().flatten()] = True
         missing = minimum - int(found.sum())

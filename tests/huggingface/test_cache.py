@@ -182,5 +182,6 @@ def test_a_cache_of_another_model_is_refused(kind):
     ids = batch(texts())
     with pytest.raises(TypeError, match="got DynamicCache"):
         read(model, ids, DynamicCache(), **source_of(model, 3))
-    with pytest.raises(TypeError, match="got DynamicCache"):
+    # Some versions of transformers refuse it themselves.
+    with pytest.raises((TypeError, ValueError), match="got DynamicCache|support an instance of `Cache`"):
         model.generate(ids, past_key_values=DynamicCache(), max_new_tokens=2)
