@@ -205,7 +205,7 @@ class CachedGeneration(nn.Module):
         tensors of its own kinds of caches, so they are computed without the cache.
         """
         cache = inputs[-1].pop("past_key_values", None)
-        given = super()._get_initial_cache_position(*inputs)  # type: ignore[misc]
+        given = super()._get_initial_cache_position(*inputs)
         return {**given, "past_key_values": cache}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:

@@ -70,7 +70,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         source = encoder_outputs
         if source is None:
             source = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, **options)
-        elif not isinstance(source, LunaModelOutput):
+        elif isinstance(source, (tuple, list)):
             source = LunaModelOutput(*source)
         out = self.decoder(
             decoder_input_ids,
