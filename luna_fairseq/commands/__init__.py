@@ -1,1 +1,1 @@
-"""Parts shared by all commands, and the commands that serve every kind of model."""
+"""Code shared by all commands, and the commands that are not specific to one kind of model."""

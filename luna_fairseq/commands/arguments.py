@@ -1,4 +1,4 @@
-"""Argument parser and argument types that the commands of this package share."""
+"""Argument parser and argument types for the commands of this package."""
 
 import argparse
 import os
@@ -12,12 +12,12 @@ from luna_fairseq.checks.bounds import SEED, describe, is_within
 
 
 class Number:
-    """Type of an argparse option that accepts numbers within bounds.
+    """Argument type for argparse that accepts only numbers within bounds.
 
     Args:
         kind: int or float.
-        **bounds: smallest value ``least``, largest value ``most``, or ``above`` and ``below``, which are not
-            allowed themselves.
+        **bounds: ``least`` and ``most`` are the smallest and the largest accepted value. ``above`` and
+            ``below`` are exclusive bounds.
 
     Example:
         >>> Number(int, least=1)("3")
@@ -28,7 +28,7 @@ class Number:
         self.kind, self.bounds = kind, bounds
 
     def __call__(self, text: str) -> float:
-        """Convert a command-line argument into a number."""
+        """Convert a command-line argument to a number. Raise an argparse error if it is out of bounds."""
         value = self.kind(text)
         if not is_within(value, self.bounds):
             raise argparse.ArgumentTypeError(f"must be {describe(self.bounds)}, not {text}")
@@ -54,16 +54,19 @@ random_seed = Number(int, **SEED)
 
 
 def parse_path(text: str) -> Path:
-    """Convert a command-line argument into a path.
+    """Convert a command-line argument to a path.
 
-    A path that begins with a dash is made absolute, because commands that receive the path would take it for
-    an option.
+    A path that begins with a dash is made absolute. Other programs that receive it would read it as an
+    option.
     """
     return Path(text).absolute() if text.startswith("-") else Path(text)
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a command-line argument into a folder. Names that fairseq would expand or split are errors."""
+    """Convert a command-line argument to the path of a folder.
+
+    Raise an argparse error if fairseq would split the name at ``:`` or expand characters in it.
+    """
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"
@@ -85,7 +88,7 @@ class HelpFormatter(argparse.HelpFormatter):
 
 
 def describe_command(doc: str) -> str:
-    r"""Return the description that ``--help`` shows, from the docstring of a command's module.
+    r"""Build the description for ``--help`` from the docstring of a command's module.
 
     Example:
         >>> describe_command("Command ``luna-x``: print x.\n\nMore about x.")
@@ -113,12 +116,12 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(prog=program, description=describe_command(doc or ""), **options)
 
     def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
-        """Add an argument that is a file or a folder."""
+        """Add an argument whose value is the path of a file or a folder."""
         kind = parse_data_folder if name == "--destdir" else parse_path
         self.add_argument(name, type=kind, metavar=metavar, help=help, **options)
 
     def count(self, name: str, default: Optional[int], help: str, **options: Any) -> None:
-        """Add an option that is a positive integer."""
+        """Add an option whose value is a positive integer."""
         text = help if default is None else f"{help} (default: %(default)s)"
         self.add_argument(name, type=positive, metavar="N", default=default, help=text, **options)
 
@@ -129,7 +132,7 @@ class CommandParser(argparse.ArgumentParser):
         self.set_defaults(workers=os.cpu_count() or 1)
 
     def ema(self) -> None:
-        """Add ``--ema``, which selects the exponential moving average of the weights."""
+        """Add the flag ``--ema``, which selects the exponential moving average of a checkpoint's weights."""
         text = (
             "use the exponential moving average of the weights, which fairseq-train --store-ema stores "
             "(default: use the trained weights)"

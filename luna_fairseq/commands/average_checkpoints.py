@@ -60,7 +60,7 @@ def build_parser() -> CommandParser:
 
 
 def _average(args: argparse.Namespace) -> None:
-    """Select the checkpoints, average their parameters, and write the result."""
+    """Run the command: select the checkpoints, average their parameters, and write the new checkpoint."""
     # Imported here so that --help is fast.
     from luna_fairseq.commands.averaging import average_checkpoints
     from luna_fairseq.files.checkpoints import save_checkpoint
@@ -77,7 +77,8 @@ def _average(args: argparse.Namespace) -> None:
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     """Return the checkpoints to average, oldest first.
 
-    These are the files of ``--inputs``, or the last N checkpoints of the folder ``--inputs``.
+    They are the files given with ``--inputs``, or the last N checkpoints in the folder given with
+    ``--inputs``.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
@@ -102,9 +103,9 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
-    """Find the checkpoints in a folder whose names contain an epoch or update number.
+    """Return the checkpoints in a folder whose names match a pattern, by their epoch or update number.
 
-    Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if all checkpoints have one.
+    Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if the folder has no others.
     """
     by_suffix: Dict[str, Dict[int, Path]] = {}
     for path in folder.iterdir():
@@ -124,7 +125,10 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check a list of checkpoint files given in place of a folder. ``bound`` must be None."""
+    """Check a list of checkpoint files. Raise InputError if a file is a folder or is listed twice.
+
+    bound: value of ``--checkpoint-upper-bound``. It must be None, because it applies only to a folder.
+    """
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
         raise InputError(f"--checkpoint-upper-bound needs {numbers}")

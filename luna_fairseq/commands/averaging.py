@@ -68,7 +68,10 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 
 
 def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Load a fairseq checkpoint without its optimizer state or moving averages."""
+    """Load a fairseq checkpoint, and remove its optimizer state and its moving averages.
+
+    ema: replace the weights by their moving average.
+    """
     if is_damaged_archive(path):
         raise InputError(f"{path} is damaged: its checksums do not match its contents")
     try:
@@ -87,9 +90,9 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 
 
 def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the properties of a checkpoint that are compared before averaging.
+    """Return the properties of a checkpoint that must be equal in all checkpoints to average.
 
-    Its entries are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of each
+    They are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of each
     parameter), "run" (name, seed and folder) and "identity" (task and languages).
     """
     entries = {
@@ -107,7 +110,7 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the seed and the folder of a run, which distinguish unnamed runs."""
+    """Return the seed and the checkpoint folder of a run, to tell runs without a stored name apart."""
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
     common, checkpoint = (plain_options(groups.get(name) or flat) for name in ("common", "checkpoint"))
@@ -115,7 +118,10 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Check that two checkpoints belong to the same model, task and data."""
+    """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes.
+
+    first, other: results of :func:`describe_checkpoint`.
+    """
     changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
     shared = stored[0].keys() & stored[1].keys()
@@ -138,7 +144,7 @@ def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: P
 
 
 def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Check that two checkpoints belong to the same run.
+    """Raise InputError if two checkpoints belong to different training runs.
 
     If both checkpoints store the random name of their run, the names are compared. Otherwise, the seeds and
     folders are compared if both are known.
@@ -155,10 +161,11 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 
 
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
-    """Make averaged tensors share storage if they are equal and shared storage before averaging.
+    """Make averaged tensors share storage again, such as tied embeddings.
 
-    ``storage_keys`` maps tensor names to keys, which are equal for tensors that shared storage. These may
-    differ if an earlier checkpoint stored them separately.
+    storage_keys: maps each tensor name to a key, which is equal for tensors that shared storage before
+    averaging. Tensors whose averages differ remain separate, because an earlier checkpoint stored them
+    separately.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

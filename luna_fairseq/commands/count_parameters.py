@@ -30,7 +30,7 @@ def build_parser() -> CommandParser:
 
 
 def _print_counts(args: argparse.Namespace) -> None:
-    """Print the number of parameters of a recipe's model and of its parts."""
+    """Run the command: print the number of parameters of a recipe's model and of its parts."""
     recipe = read_recipe(args.recipe)
     counts = count_parameters(recipe, args.dictionary_size)
     total = sum(counts.values())
@@ -40,7 +40,10 @@ def _print_counts(args: argparse.Namespace) -> None:
 
 
 def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
-    """Count the parameters of a translation recipe's model. Shared parameters are counted once."""
+    """Return the number of parameters of a recipe's model and of its parts, by name.
+
+    Shared parameters are counted once.
+    """
     # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
     import luna_fairseq.models  # noqa: F401
     from fairseq import options

@@ -1,4 +1,4 @@
-"""Functions that adapt a recipe to a machine: number of GPUs, batch size, and numerical precision."""
+"""Adapt a training recipe to a machine: number of GPUs, batch size, and numerical precision."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Capability = Optional[Tuple[int, int]]
 
 @dataclass(frozen=True)
 class Launch:
-    """Options that train a recipe on given GPUs.
+    """Command-line options that train a recipe on the GPUs of a machine.
 
     Attributes:
         options: arguments of fairseq-train, without DATA.
         hydra: arguments of fairseq-hydra-train that override the recipe.
-        notes: lines that explain the batch and the precision.
+        notes: lines to print, which explain the batch size and the choice of bf16, fp16 or fp32.
         save_dir: checkpoint folder.
     """
 
@@ -32,9 +32,10 @@ class Launch:
 
 
 def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
-    """Compute the options that train a recipe with its batch size on the GPUs of a machine.
+    """Return the fairseq options that train a recipe with its stated batch size on this number of GPUs.
 
-    ``capability`` is the compute capability of the GPUs, such as (8, 0), or None without a GPU.
+    A recipe that states its batch size for one GPU uses only one. ``capability`` is the compute capability of
+    the GPUs, such as (8, 0), or None without a GPU.
     """
     parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
@@ -66,7 +67,8 @@ def _compute_update_freq(
 ) -> Tuple[Optional[int], str]:
     """Compute ``--update-freq``, the number of batches whose gradients are accumulated per update.
 
-    Return it with a line that explains the batch. It is None if the user sets ``--update-freq``.
+    Return the value, which is None if the user sets ``--update-freq``, and a line that explains the batch
+    size.
     """
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
@@ -88,7 +90,7 @@ def _compute_update_freq(
 
 
 def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
-    """Return the unit in which a recipe states its batch size, and the option that states it."""
+    """Return the unit of a recipe's batch size ("tokens" or "sequences") and the option that sets it."""
     dataset = recipe.settings.get("dataset", {})
     for unit, size in (("tokens", "max_tokens"), ("sequences", "batch_size")):
         if dataset.get(size):
@@ -97,9 +99,9 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
 
 
 def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
-    """Return the largest batch size per GPU, up to ``per_gpu``, that preserves the recipe's batch size.
+    """Return the largest batch size per GPU with which the recipe's total batch size can be reached.
 
-    A batch in tokens may be smaller than the recipe's by a division remainder.
+    per_gpu: upper limit of the result. A batch size in tokens is rounded down.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":
@@ -111,7 +113,7 @@ def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) ->
 def _choose_precision(
     recipe: Recipe, parsed: argparse.Namespace, capability: Capability
 ) -> Tuple[List[str], str]:
-    """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise 32 bits.
+    """Choose bf16 from compute capability 8.0, fp16 from 7.0, and fp32 otherwise, unless the user chooses.
 
     Return options such as ``["--bf16"]``, and a line that explains the choice. ``capability`` is None without
     a GPU.
@@ -130,7 +132,7 @@ def _choose_precision(
 
 
 def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of fairseq-train that affect the batch, the precision and the checkpoint folder."""
+    """Parse the user's fairseq-train options for batch size, bf16 or fp16, and checkpoint folder."""
     # The usage of this parser is not shown, because it differs from that of the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--max-tokens", type=positive)

@@ -1,4 +1,4 @@
-"""Functions that run fairseq's commands with a log file, and with a progress bar on the terminal."""
+"""Run fairseq's commands with their output in a log file and a progress bar on the terminal."""
 
 import os
 import re
@@ -21,16 +21,19 @@ _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
 
 
 class DivergedError(InputError):
-    """A training run has ended because its gradients are NaN or infinite."""
+    """Raised when a training run ended because its gradients were NaN or infinite."""
 
 
 def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
-    """Return the command line that runs a command of fairseq with this Python interpreter."""
+    """Return the arguments that start a fairseq command, such as "train", with this Python interpreter."""
     return [sys.executable, "-m", f"fairseq_cli.{name}", *options]
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train with its output in a log file, and show a progress bar for its updates."""
+    """Run fairseq-train with its output in a log file, and show the number of updates in a progress bar.
+
+    shown: output lines that contain one of these texts are also printed.
+    """
     given = parse_options(command).get("--max-update", "")
     total = int(given) if given.isdigit() else None
     start = log.stat().st_size if log.is_file() else 0
@@ -61,8 +64,8 @@ def run_logged(
 ) -> None:
     """Run a command with its output in a log file.
 
-    If this process is asked to stop, the command is asked to stop, and may save its work before this process
-    ends. If this process is killed, the command stops as well on Linux.
+    If this process receives a stop signal, it forwards the signal and waits, so that the command can save its
+    work. If this process is killed, the command stops as well on Linux.
 
     Args:
         command: program and its arguments.

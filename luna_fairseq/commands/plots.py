@@ -1,4 +1,4 @@
-"""Functions that draw and write plots with matplotlib, which is an optional requirement."""
+"""Draw and save plots with matplotlib, which is an optional requirement."""
 
 import logging
 from pathlib import Path
@@ -9,7 +9,10 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Check that a plot can be drawn and written, before the long computation of its content."""
+    """Raise an error if matplotlib is missing or a plot file cannot be written.
+
+    Commands call this before the long computation of the data to plot.
+    """
     check_writable(path, option)
     # Importing fairseq may enable the debugging messages of every library.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -17,7 +20,7 @@ def check_plot(path: Path, option: str) -> None:
 
 
 def new_figure(**options: Any) -> Any:
-    """Create an empty matplotlib figure with a layout in which axes and labels do not overlap."""
+    """Create an empty matplotlib figure in which labels do not overlap with other axes."""
     # matplotlib.pyplot would need a display.
     from matplotlib.figure import Figure
 

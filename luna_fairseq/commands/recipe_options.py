@@ -1,6 +1,7 @@
-"""Functions that load a recipe's file and check the names in it.
+"""Load recipes, which are YAML files with the options of a training run, and check the names in them.
 
-fairseq must know every group of options, every component (such as an optimizer), and every option.
+A recipe has groups, such as "optimizer". A group may select a component by name, such as "adam", and sets
+options. fairseq must know all three.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HYDRA = "hydra"
 
 
 def load_settings(path: Path) -> Settings:
-    """Load the options from a recipe file."""
+    """Load a recipe's YAML file as a mapping from group, such as "optimizer", to options."""
     try:
         content = OmegaConf.to_container(OmegaConf.load(str(path)))
     except (yaml.YAMLError, OSError, ValueError) as error:
@@ -38,9 +39,11 @@ def load_settings(path: Path) -> Settings:
 
 
 def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
-    """Check that fairseq knows every group, component and option of a recipe's file.
+    """Raise InputError if fairseq does not know a group, component or option in a recipe's file.
 
     A component is a class that a group selects by name, such as an optimizer.
+
+    content: content of the file. settings: content of the file and of the base file that it extends.
     """
     registries = _component_registries()
     for group, options in content.items():
@@ -62,21 +65,27 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
-    """Return the options of a recipe's group that the component ``name`` does not have."""
+    """Return the options in a recipe's group that do not apply to another component, such as "adam".
+
+    group: group of the component, such as "optimizer". name: name of the component.
+    """
     registry = _component_registries()[group]
     known = _known_options(group, registry[name]) if name in registry else options
     return [option for option in options if option not in known and option != "_name"]
 
 
 def _component_registries() -> Dict[str, Any]:
-    """Return fairseq's registry of components, such as optimizers, for each group that names a component."""
+    """Return fairseq's registry for each kind of component, such as "optimizer", "task" or "model"."""
     luna_fairseq.register()
     registries = {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}
     return {**registries, **{group: one["registry"] for group, one in REGISTRIES.items()}}
 
 
 def _known_options(group: str, component: Any) -> List[str]:
-    """Return the option names of a component or, if it is None, of a group of fairseq's configuration."""
+    """Return the option names of a component, such as an optimizer class.
+
+    If ``component`` is None, they are those of the group in fairseq's configuration, such as "dataset".
+    """
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
@@ -92,13 +101,16 @@ def _unknown_name_error(
     known_names: Iterable[str],
     word: Optional[str] = None,
 ) -> InputError:
-    """Return the error for an unknown name at the nested ``keys`` of a recipe's file."""
+    """Build an InputError for an unknown name in a recipe, with its line number and a similar known name.
+
+    keys: nested keys of the name in the YAML file.
+    """
     near = suggest_name(word or kind_and_name.split()[-1], known_names)
     return InputError(f"{path}, line {_find_line(path, keys)}: {kind_and_name} is unknown{near}")
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int:
-    """Return the line number of a nested key in a YAML file."""
+    """Return the line number in a YAML file at which a nested key is set."""
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

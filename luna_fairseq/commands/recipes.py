@@ -57,7 +57,7 @@ class Recipe:
     left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
-        """Return the recipe as arguments of fairseq-train, without DATA, ``--user-dir`` and hydra's settings.
+        """Return the recipe as arguments of fairseq-train, without DATA and ``--user-dir``.
 
         without: names of further options to omit, as in the YAML file, such as "update_freq".
         """
@@ -72,9 +72,9 @@ class Recipe:
 
 
 def recipe_folder() -> Path:
-    """Return the folder of all recipes.
+    """Return the path of the folder ``configs``, which contains all recipes.
 
-    This is ``configs`` in an installed package. In a checkout, ``configs`` is beside the package.
+    In an installed package, the folder is inside the package. In a checkout, it is beside the package.
     """
     package = Path(luna_fairseq.__file__).resolve().parent
     folders = (package / "configs", package.parent / "configs")
@@ -137,10 +137,10 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
 
 
 def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
-    """Remove the options of components that the user has replaced from a recipe, and return their names.
+    """Remove the options of replaced components from a recipe, and return the names of these options.
 
-    ``given`` are the user's options of fairseq-train. For example, ``--lr-scheduler fixed`` replaces the
-    recipe's scheduler, so the options of that scheduler are removed from ``settings``.
+    given: the user's options of fairseq-train. For example, ``--lr-scheduler fixed`` replaces the recipe's
+    scheduler, so the options of that scheduler are removed from ``settings``.
     """
     from luna_fairseq.commands.recipe_options import replaced_options
 
@@ -157,7 +157,7 @@ def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
 
 
 def find_recipe(name: str, family: Optional[str] = None) -> Path:
-    """Return the file of a recipe, given by its path, its name FAMILY/NAME, or NAME alone.
+    """Return the YAML file of a recipe, given its path, its name FAMILY/NAME, or NAME alone.
 
     NAME alone is looked up in ``family`` first. Raises InputError if there is no such recipe, or several.
     """
@@ -181,13 +181,16 @@ def find_recipe(name: str, family: Optional[str] = None) -> Path:
 
 
 def read_heading(path: Path) -> List[str]:
-    """Return the lines of the comment at the top of a recipe, without hydra directives."""
+    """Return the lines of the comment at the top of a recipe's file, without directives for hydra."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return [line[1:].strip() for line in lines if not line.startswith("# @package")]
 
 
 def _read_gpu_count(path: Path, heading: List[str]) -> int:
-    """Return N from the line "Batch: N GPUs x ..." of a recipe's comment, or 1 if there is no such line."""
+    """Return the number of GPUs for which a recipe states its batch size.
+
+    It is N in the line "Batch: N GPUs x ..." of the file's heading, or 1 without such a line.
+    """
     for line in heading:
         if line.startswith("Batch:"):
             match = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
@@ -198,7 +201,10 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
 
 
 def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option and its value as command-line arguments: ``("--lr", 0.1)`` gives "--lr" and "0.1"."""
+    """Yield an option and its value as command-line arguments, such as "--lr" and "0.1" for ("--lr", 0.1).
+
+    A flag with the value False, which is its default, yields nothing.
+    """
     # False is the default of every flag.
     if value is None or value is False:
         return

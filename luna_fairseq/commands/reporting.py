@@ -1,4 +1,4 @@
-"""Entry points of commands: one-line errors, ``--quiet``, and options for fairseq's commands."""
+"""Entry points of commands, which report user errors in one line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
-    """Call a function, and print user errors as one line. Return 0, or 1 after such an error.
+    """Call a function, and print user errors as one line. Return the exit status: 1 after an error, else 0.
 
-    Other exceptions propagate. An OSError without a path is reported with the path ``location``.
+    Other exceptions propagate. location: path to name in the message of an OSError that has none.
     """
     try:
         with exit_if_unread():
@@ -40,7 +40,10 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
 
 
 def _prepare_output() -> None:
-    """Let print write "?" for characters that the terminal cannot encode, and nothing if it is closed."""
+    """Configure standard output so that ``print`` never fails.
+
+    Characters that the terminal cannot encode become "?". If standard output is closed, nothing is printed.
+    """
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     elif hasattr(sys.stdout, "reconfigure"):

@@ -23,7 +23,7 @@ USAGE = "luna-recipes [--folder | NAME [fairseq-train options]]"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser, which serves ``--help`` only."""
+    """Build the parser that prints ``--help``. The arguments themselves are parsed elsewhere."""
     example = "luna-recipes wmt14_en_de/luna_16_softplus_tied"
     parser = CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
     parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to show (default: list all recipes)")
@@ -32,7 +32,7 @@ def build_parser() -> CommandParser:
 
 
 def _recipes(words: List[str]) -> None:
-    """Run the command: list the recipes, show one of them, or print their folder."""
+    """Run luna-recipes: list the recipes, show one recipe, or print the folder of all recipes."""
     if words == ["--folder"]:
         print(recipe_folder())
     elif words and words[0].startswith("-"):

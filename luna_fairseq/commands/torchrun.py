@@ -1,8 +1,8 @@
 """``python -m luna_fairseq.commands.torchrun``: torch's launcher, with the exit status of the training.
 
-torch's own launcher exits with status 1 if its processes stopped after SIGTERM. This one exits with 143 if
-they saved a checkpoint, so that a batch system can tell this from a failure. scripts/train_torchrun.sh uses
-it.
+torch's own launcher exits with status 1 if training stopped after SIGTERM. This one exits with 143 if the
+processes saved a checkpoint, so that a batch system can tell a stop from a failure. scripts/train_torchrun.sh
+uses it.
 """
 
 import sys
@@ -12,7 +12,7 @@ from luna_fairseq.child_processes import TERMINATED
 
 
 def main(words: List[str]) -> int:
-    """Run torch's launcher with its command-line arguments, and return the exit status."""
+    """Run torch's launcher with these arguments. Return 0, 143 if training stopped after a signal, or 1."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

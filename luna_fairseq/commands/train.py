@@ -30,7 +30,7 @@ USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser, which serves ``--help`` only."""
+    """Build the parser that prints ``--help``. The arguments themselves are parsed elsewhere."""
     example = "luna-train bitext/small_anchored data-bin/mine --max-epoch 20"
     parser = CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
     parser.add_argument("recipe", metavar="RECIPE", help="name that luna-recipes lists, or a YAML file")
@@ -44,12 +44,12 @@ def build_parser() -> CommandParser:
 
 
 def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
-    """Check a recipe and its data, and return the fairseq-train command that trains it.
+    """Check a recipe and its data, and return the fairseq-train command that trains the recipe.
 
-    ``words`` are the arguments of luna-train. An explanation of the batch size and the precision is printed.
+    An explanation of the batch size and the precision is printed.
 
-    If ``should_record`` is True, a new run records its options and data in its folder. A resumed run must
-    match this record. ``option`` is the option for the folder that error messages name.
+    words: arguments of luna-train. should_record: record the options and data of a new run in its folder. A
+    resumed run must match the record. option: option for the folder, for error messages.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")
@@ -77,9 +77,10 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
 
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
-    """Return the options and the data that must not change when a run is resumed.
+    """Return the options and data checksums that must not change when a run is resumed.
 
-    The result is None, nothing to compare, if the user gives --restore-file or an option --reset-*.
+    The result is None if the user gives --restore-file or an option --reset-*, because nothing is compared
+    then.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
@@ -94,7 +95,7 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Opt
 
 
 def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
-    """Compute the options that train a recipe with its batch size on this machine's GPUs."""
+    """Return the fairseq options that train a recipe with its stated batch size on this machine's GPUs."""
     # Imported here so that --help is fast.
     import torch
 
@@ -104,7 +105,7 @@ def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
 
 
 def _train(words: List[str]) -> None:
-    """Replace this process with fairseq-train. With ``--dry-run``, only print its command."""
+    """Run luna-train: replace this process with fairseq-train. With ``--dry-run``, only print its command."""
     if "--dry-run" in words:
         words = [word for word in words if word != "--dry-run"]
         print(*map(shlex.quote, build_command(words, should_record=False)))

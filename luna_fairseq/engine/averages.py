@@ -1,4 +1,4 @@
-"""fairseq patch ``averaged-weights``: exact moving averages of the weights (--store-ema)."""
+"""fairseq patch ``averaged-weights``: correct moving averages of the weights (--store-ema)."""
 
 import contextlib
 import logging
@@ -19,20 +19,20 @@ AVERAGED_WEIGHTS = Patch(
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA._step_internal")
 def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates: Any = None) -> Any:
-    """Update the averages. A tensor with several names is averaged under the first one."""
+    """Replace fairseq's ``EMA._step_internal``: average a tied tensor once, whatever its number of names."""
     return step(self, _WithoutNames(new_model, _repeated_names(self)), updates)
 
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA.restore")
 def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32_params: bool = False) -> Any:
-    """Load averages into the averaged model, under all names of each tensor."""
+    """Replace fairseq's ``EMA.restore``: load averages, and assign them to all names of a tied tensor."""
     repeated = {name: first for name, first in _repeated_names(self).items() if first in state_dict}
     state_dict = {**{name: state_dict[first] for name, first in repeated.items()}, **state_dict}
     return restore(self, state_dict, build_fp32_params)
 
 
 def _repeated_names(ema: Any) -> Dict[str, str]:
-    """Return the names of averages that share a tensor with an earlier one, mapped to the first name."""
+    """Return the additional names of tied tensors in an EMA, mapped to the first name of the same tensor."""
     first: Dict[Any, str] = {}
     repeated = {}
     for name, average in (ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()).items():
@@ -43,7 +43,7 @@ def _repeated_names(ema: Any) -> Dict[str, str]:
 
 
 class _WithoutNames:
-    """View of a model whose state dict omits the entries ``names``."""
+    """Wrapper of a model whose ``state_dict()`` omits the entries ``names``."""
 
     def __init__(self, model: Any, names: Collection[str]) -> None:
         self.model, self.names = model, names
@@ -54,7 +54,7 @@ class _WithoutNames:
 
 @AVERAGED_WEIGHTS.replaces("fairseq.trainer:Trainer._build_ema")
 def _average_in_float32(build: Function, self: Any) -> None:
-    """Build the averages, in float32 if the model has half precision, as with --ema-fp32."""
+    """Replace fairseq's ``Trainer._build_ema``: with --fp16 or --bf16, average in float32 (--ema-fp32)."""
     common, ema = self.cfg.common, self.cfg.ema
     if ema.store_ema and (common.fp16 or common.bf16) and not ema.ema_fp32:
         logger.info("--store-ema averages in float32 (--ema-fp32), because the weights have 16 bits")
@@ -64,9 +64,10 @@ def _average_in_float32(build: Function, self: Any) -> None:
 
 @contextlib.contextmanager
 def load_without_averages(trainer: Any) -> Iterator[None]:
-    """Context manager in which fairseq's trainer loads a checkpoint without its averages.
+    """Context manager in which fairseq's trainer loads a checkpoint without its moving averages.
 
-    fairseq fails with KeyError: 'model' if the checkpoint has none.
+    Otherwise, fairseq would raise KeyError for a checkpoint that has no averages. :func:`restore_averages`
+    loads them afterwards.
     """
     ema = trainer.cfg.ema
     store_ema, ema.store_ema = ema.store_ema, False
@@ -77,7 +78,10 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
 
 
 def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weights: Any) -> None:
-    """Restore the averages of a run with --store-ema, or start them from the weights of a checkpoint."""
+    """Restore the moving averages of --store-ema from a checkpoint.
+
+    extra_state: state of the trainer in the checkpoint. If it has no averages, they start from ``weights``.
+    """
     if not trainer.cfg.ema.store_ema:
         return
     if "ema" not in extra_state:

@@ -1,4 +1,7 @@
-"""fairseq patch ``incomplete-batches``: keep the last batch of a dataset even if it is incomplete."""
+"""fairseq patch ``incomplete-batches``: keep a last batch that is too small for fairseq.
+
+fairseq drops a last batch with fewer examples than --required-batch-size-multiple.
+"""
 
 from typing import Any
 
@@ -30,7 +33,7 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Group sentences into batches, and keep the last batch even if it is incomplete."""
+    """Replace fairseq's ``batch_by_size``: group examples into batches, and keep an incomplete last batch."""
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)

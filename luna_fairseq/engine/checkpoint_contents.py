@@ -33,7 +33,7 @@ CHECKED_CHECKPOINTS = Patch(
 
 @dataclass(frozen=True)
 class Origin:
-    """The run that saved a checkpoint.
+    """Description of the training run that saved a checkpoint, read from the checkpoint.
 
     Attributes:
         path: path of the checkpoint.
@@ -51,7 +51,9 @@ class Origin:
 
 
 class LoadedState(Dict[str, Any]):
-    """Part of a loaded checkpoint, which fairseq hands to a task or returns from its trainer.
+    """Dict with a part of a loaded checkpoint, such as its ``task_state`` or ``extra_state``.
+
+    fairseq passes it on, so that the task and the trainer can compare themselves with the checkpoint's run.
 
     Attributes:
         origin: the run that saved the checkpoint.
@@ -61,7 +63,7 @@ class LoadedState(Dict[str, Any]):
 
 
 def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedState:
-    """Return a copy of a part of a checkpoint, with ``origin`` as an attribute."""
+    """Copy a part of a checkpoint to a dict with the attribute ``origin``, the run that saved it."""
     loaded = LoadedState(state or {})
     loaded.origin = origin
     return loaded
@@ -69,7 +71,10 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Load a checkpoint file, check it, and note its origin for the task and the trainer."""
+    """Replace fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file is damaged or does not fit.
+
+    The run that saved the checkpoint is attached to ``task_state`` and ``extra_state`` as :class:`Origin`.
+    """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
     languages = same_training.overridden_languages(arg_overrides)
@@ -100,9 +105,9 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
 
 
 def _check_overrides(state: Any, overrides: Any) -> None:
-    """Check that the model has the options ``int8`` and ``shortlist`` if they are set.
+    """Raise InputError if ``int8`` or ``shortlist`` is set, but the checkpoint's model has no such option.
 
-    fairseq would silently ignore options that the model does not define.
+    fairseq silently ignores options that the model does not define.
     """
     options = same_training.stored_options(state)
     name, dataclass = options.get("_name") or options.get("arch"), model_dataclass(options)
@@ -118,7 +123,10 @@ def _check_overrides(state: Any, overrides: Any) -> None:
 
 
 def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Check that a task has the dictionaries of a checkpoint's run, except those named in ``may_differ``."""
+    """Raise InputError if a task's dictionaries differ from those of the run that saved a checkpoint.
+
+    may_differ: names of dictionaries that are not compared.
+    """
     known = same_training.has_known_task(same_training.task_identity(task))
     if known and (origin.dictionaries is not None or model_dataclass(origin.options) is not None):
         same_training.check_fingerprints(
@@ -128,7 +136,7 @@ def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] =
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Check that the task matches the run that saved a checkpoint, and restore the task state."""
+    """Replace ``FairseqTask.load_state_dict``: first check that the task matches the checkpoint's run."""
     if isinstance(state_dict, LoadedState):
         origin = state_dict.origin
         same_training.check_identity(origin.path, origin.identity, same_training.task_identity(self))
@@ -140,7 +148,10 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 def _save_with_training_info(
     save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any
 ) -> Any:
-    """Save a checkpoint with software versions, task settings, dictionaries and the counter of --patience."""
+    """Replace ``Trainer.save_checkpoint``: add data to the checkpoint that is checked when it is loaded.
+
+    The data are software versions, task settings, dictionary fingerprints and the counter of --patience.
+    """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.has_known_task(identity):
@@ -150,7 +161,7 @@ def _save_with_training_info(
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint into the trainer, and check that it belongs to this run."""
+    """Replace ``Trainer.load_checkpoint``: load a checkpoint, and check that it belongs to this run."""
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
     reset_optimizer = arguments.get("reset_optimizer", False)
     # Only messages of this logger are written to --log-file.

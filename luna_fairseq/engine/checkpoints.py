@@ -36,7 +36,7 @@ WHOLE_FILES = Patch(
 
 @CHECKPOINT_CLASSES.at_import
 def _allow_checkpoint_classes() -> None:
-    """Allow torch.load to unpickle the NumPy and argparse classes stored in checkpoints."""
+    """Allow torch.load with ``weights_only`` to unpickle the NumPy and argparse classes in checkpoints."""
     allowed: List[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
     # The dtype classes, such as numpy.dtypes.Float64DType.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
@@ -49,9 +49,9 @@ def _allow_checkpoint_classes() -> None:
 
 @CHECKPOINT_CLASSES.replaces("fairseq.distributed.utils:_broadcast_object_slow")
 def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Broadcast a Python object to all processes with torch's function.
+    """Replace fairseq's ``_broadcast_object_slow``: broadcast an object with torch's own function.
 
-    The object can be trusted, because the sender is a process of this run.
+    Unpickling the object is safe, because the sender is a process of this run.
     """
     if not isinstance(group, torch.distributed.ProcessGroup):  # a process group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
@@ -62,7 +62,7 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
 
 @WHOLE_FILES.replaces("fairseq.checkpoint_utils:_torch_persistent_save")
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
-    """Write a checkpoint to a file in a single attempt.
+    """Replace fairseq's ``_torch_persistent_save``: write a checkpoint in a single attempt.
 
     fairseq makes up to three attempts, each of which appends to the bytes of the failed attempt.
     """
@@ -86,7 +86,7 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 
 @WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Copy a file so that the copy is either complete or absent.
+    """Replace fairseq's ``PathManager.copy``: copy a file atomically.
 
     The copy is written under a temporary name and renamed when it is complete.
     """

@@ -1,11 +1,17 @@
-"""Counter of fairseq-train's ``--patience``: the attributes of fairseq's function ``should_stop_early``."""
+"""Save and restore the counter of fairseq-train's ``--patience``: validations without improvement.
+
+fairseq keeps this counter in attributes of its function ``should_stop_early``.
+"""
 
 import sys
 from typing import Any, Dict
 
 
 def patience_state() -> Dict[str, Any]:
-    """Return the counter as an entry of a checkpoint's ``extra_state``; empty before the first validation."""
+    """Return the counter of --patience as an entry of a checkpoint's ``extra_state``.
+
+    The result is empty before the first validation.
+    """
     function = _find_function()
     if not hasattr(function, "best"):
         return {}
@@ -13,14 +19,14 @@ def patience_state() -> Dict[str, Any]:
 
 
 def restore_patience(extra_state: Dict[str, Any]) -> None:
-    """Restore the counter from a checkpoint's ``extra_state``, if it has one."""
+    """Restore the counter of --patience from a checkpoint's ``extra_state``, if it is stored there."""
     function = _find_function()
     if function is not None and "patience" in extra_state:
         function.best, function.num_runs = extra_state["patience"]
 
 
 def has_run_out_of_patience(patience: int) -> bool:
-    """Return True if the last ``patience`` validations brought no improvement. 0 or less: always False."""
+    """Return True if the last ``patience`` validations brought no improvement. False if ``patience`` <= 0."""
     return 0 < patience <= getattr(_find_function(), "num_runs", 0)
 
 

@@ -32,9 +32,9 @@ OUR_OPTIONS = Patch(
 
 @ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
-    """Import the plugin in the folder given by --user-dir, unless it was already imported via another path.
+    """Replace fairseq's ``import_user_module``: accept any path to a --user-dir that is already imported.
 
-    A second copy of the package is an error.
+    A different copy of the package raises InputError.
     """
     import fairseq
 
@@ -57,9 +57,9 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 
 @OUR_OPTIONS.replaces("fairseq.options:parse_args_and_arch")
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-    """Parse the command line of a fairseq command, and check the options.
+    """Replace fairseq's ``parse_args_and_arch``: add and check options of this package's models and tasks.
 
-    ``--int8`` and ``--shortlist`` become ``--model-overrides``. ``--int8`` also sets ``--cpu``.
+    ``--int8`` and ``--shortlist`` are converted to ``--model-overrides``. ``--int8`` also sets ``--cpu``.
     """
     _add_model_options(parser)
     parsed = parse(parser, *args, **kwargs)
@@ -75,7 +75,10 @@ def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwar
 
 
 def _add_model_options(parser: ArgumentParser) -> None:
-    """Add ``--int8`` to generation and ``fairseq-eval-lm``, and ``--shortlist`` to generation."""
+    """Add ``--int8`` and ``--shortlist`` to the parser of a fairseq command.
+
+    Commands that generate get both options, ``fairseq-eval-lm`` gets ``--int8``, and other commands get none.
+    """
     options = parser._option_string_actions
     if "--model-overrides" not in options:
         return
@@ -90,7 +93,10 @@ def _add_model_options(parser: ArgumentParser) -> None:
 def _build_our_generator(
     build: Function, self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *more: Any, **kwargs: Any
 ) -> Any:
-    """Build the generator that the models choose, unless the task chooses another one."""
+    """Replace ``FairseqTask.build_generator``: use the sequence generator class that the model chooses.
+
+    A class chosen by the task takes precedence.
+    """
     if seq_gen_cls is None and all(hasattr(model, "choose_generator") for model in models):
         seq_gen_cls = models[0].choose_generator(args)
     return build(self, models, args, seq_gen_cls, *more, **kwargs)
@@ -98,10 +104,10 @@ def _build_our_generator(
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Apply the options of a named architecture, then the model defaults, and check all options.
+    """Replace fairseq-train's ``add_defaults``: apply the preset of --arch, then the model defaults.
 
     fairseq-hydra-train applies only the defaults, so --arch would have no effect. It imports plugins after
-    parsing the options, so the options must be checked here.
+    parsing the options, so they are checked here.
     """
     from omegaconf import OmegaConf, open_dict
 

@@ -19,7 +19,7 @@ NUMPY_COMPAT = Patch(
 
 @NUMPY_COMPAT.replaces("fairseq.data.token_block_dataset:np")
 def _add_compat(np: Any) -> Any:
-    """Return a copy of the numpy module with the attribute ``compat.long`` added.
+    """Return a copy of the numpy module that has ``compat.long``, which NumPy 2 removed.
 
     The copy replaces ``np`` in fairseq's ``token_block_dataset``.
     """

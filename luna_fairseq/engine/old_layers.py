@@ -38,7 +38,7 @@ OLD_LAYERS = Patch(
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build an encoder layer, and remove the second copy of its weights."""
+    """Replace the encoder layer's ``__init__``: remove the second copy of the weights."""
     init(self, *args, **kwargs)
     for name in _DUPLICATES:
         delattr(self, name)
@@ -48,7 +48,7 @@ def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: A
 def _load_without_duplicates(
     load: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any
 ) -> None:
-    """Load an encoder layer from a checkpoint that may contain the second copy of its weights."""
+    """Replace the encoder layer's ``_load_from_state_dict``: ignore a second copy of the weights."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _DUPLICATES:
@@ -58,9 +58,9 @@ def _load_without_duplicates(
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a sinusoidal position embedding whose uninitialized buffer ``_float_tensor`` is not saved.
+    """Replace the ``__init__`` of sinusoidal position embeddings: do not save the buffer ``_float_tensor``.
 
-    Otherwise, identical runs write different checkpoints.
+    The buffer is uninitialized, so identical runs would write different checkpoints.
     """
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
@@ -69,8 +69,8 @@ def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs:
 
 
 def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
-    """Remove the buffer ``_float_tensor`` of a position embedding from the state dict of an older checkpoint.
+    """Remove the entry ``_float_tensor`` of a position embedding from the state dict of an older checkpoint.
 
-    torch calls this hook before loading the embedding.
+    torch calls this hook before it loads the state dict.
     """
     state_dict.pop(f"{prefix}_float_tensor", None)

@@ -1,4 +1,4 @@
-"""Class that describes a change to fairseq, with decorators for functions that replace fairseq functions.
+"""Class :class:`Patch`, which replaces functions of fairseq by functions of this package.
 
 Example::
 
@@ -32,10 +32,10 @@ Function = Callable[..., Any]
 
 @dataclass(eq=False)
 class Patch:
-    """A change to fairseq, which may replace several functions.
+    """Change to fairseq, which may replace several of its functions.
 
     Attributes:
-        name: name of the patch in the environment variable LUNA_FAIRSEQ_LEAVE_OUT.
+        name: name of the patch in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, which disables patches.
         importance: reason for the patch. RUNS: fairseq would not run. RESULTS: results would be wrong or
             lost.
         prevents: failure that users would see without the patch, in one or two sentences.
@@ -75,15 +75,17 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Register a callable that takes no arguments and is called once, when the patch is applied."""
+        """Register a function without arguments that is called once, when the patch is applied."""
         self.replacements.append(("", function))
         return function
 
     def apply(self, leave_out: bool = False) -> None:
-        """Apply the changes of this patch, and set ``state``.
+        """Replace the registered fairseq functions, and set the attribute ``state``.
 
-        A second call does nothing. If fairseq lacks any of the functions to replace, nothing is replaced, and
-        a warning names the missing function.
+        leave_out: the user has disabled the patch, so nothing is replaced.
+
+        A second call does nothing. If fairseq lacks any of the functions, nothing is replaced, and a warning
+        names the missing function.
         """
         if self.state:
             return
@@ -124,7 +126,7 @@ class Patch:
 
 
 def find_target(target: str) -> Tuple[Any, str]:
-    """Find the fairseq attribute that a patch replaces.
+    """Find the fairseq attribute that a patch replaces. Return its owner and its name.
 
     For "fairseq.trainer:Trainer.clip_grad_norm", the result is (class Trainer, "clip_grad_norm").
 
@@ -150,10 +152,10 @@ def find_target(target: str) -> Tuple[Any, str]:
 
 
 def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
-    """Return the namespaces in which functions of a spawned process's main module look up names.
+    """Return the global namespaces of the functions in a spawned process's main module.
 
-    multiprocessing copies the main module of ``python -m`` after running it, so the copy's attributes are not
-    the globals of its functions.
+    A patch must be assigned there as well. After multiprocessing has run the main module of ``python -m``, it
+    copies the module, and the copy's attributes are not the globals of its functions.
     """
     if getattr(owner, "__name__", "") != "__mp_main__":
         return []
@@ -163,7 +165,7 @@ def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Return a function that passes its arguments to ``function``, with ``original`` as the first one."""
+    """Return a function that calls ``function`` with ``original`` as an additional first argument."""
     # The attributes of a class must not be copied to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)
 

@@ -1,4 +1,4 @@
-"""fairseq patch ``place-in-epoch``: a resumed run continues an epoch after the last batch that was processed.
+"""fairseq patch ``place-in-epoch``: a resumed run continues its epoch after the last processed batch.
 
 This also works if the number of processes has changed.
 """
@@ -28,7 +28,7 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Build the same batches in a resumed run as in an uninterrupted run.
+    """Replace ``FairseqTask.get_batch_iterator``: build the batches of an uninterrupted run in a resumed one.
 
     An uninterrupted run builds its batches once, in the first epoch, and shuffles them in each epoch. A
     resumed run therefore also builds the batches of the first epoch, and then advances to its current epoch.
@@ -51,16 +51,16 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.state_dict")
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of a batch iterator for a checkpoint, with data for verifying the batches later.
+    """Replace the epoch iterator's ``state_dict``: add the number of processes and a checksum of the batches.
 
-    The number of processes and a checksum of the batches are added.
+    When the state is restored, the checksum shows whether the batches are still the same.
     """
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.load_state_dict")
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    """Restore a batch iterator so that it continues after the batches that were already read.
+    """Replace the epoch iterator's ``load_state_dict``: continue after the batches already processed.
 
     If the batches have changed, the epoch is repeated and a warning is logged.
     """
@@ -88,7 +88,7 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def _fingerprint(iterator: Any) -> int:
-    """Return a checksum of all batches, in their order before shuffling."""
+    """Return a checksum of an epoch iterator's batches, in their order before shuffling."""
     batches = iterator.frozen_batches
     # The checksum is computed once per list of batches, because such a list never changes.
     if getattr(iterator, "fingerprinted", None) is not batches:

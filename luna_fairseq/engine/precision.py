@@ -1,6 +1,6 @@
 """fairseq patch ``half-precision``: save float32 weights in --fp16 and --bf16 runs.
 
-With optimizers that clip the gradient of each parameter, the total norm is no longer clipped in addition.
+The patch also disables fairseq's clipping of the total gradient norm for optimizers that clip each gradient.
 """
 
 from typing import Any, Dict
@@ -23,9 +23,9 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of a half-precision optimizer for a checkpoint, including its float32 weights.
+    """Replace the half-precision optimizer's ``state_dict``: add float32 weights and loss-scale counters.
 
-    fairseq saves weights rounded to 16 bits, without the loss-scale counters.
+    fairseq saves only weights rounded to 16 bits.
     """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
@@ -37,10 +37,10 @@ def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
-    """Restore a half-precision optimizer from a checkpoint, including its float32 weights.
+    """Replace the half-precision optimizer's ``load_state_dict``: also restore the saved float32 weights.
 
-    A float32 weight is restored only if it rounds to the weight in the model, because the model may have
-    loaded different weights, such as an average.
+    A float32 weight is restored only if it rounds to the weight in the model. Otherwise, the model has loaded
+    different weights, such as a moving average.
     """
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
@@ -62,7 +62,7 @@ def _float32_weights(optimizer: Any) -> Any:
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Clip the gradients to a maximum total norm, unless the optimizer clips each parameter separately."""
+    """Replace ``Trainer.clip_grad_norm``: do not clip the total norm if the optimizer clips each gradient."""
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)

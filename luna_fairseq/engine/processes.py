@@ -38,7 +38,7 @@ PROCESSES = Patch(
 
 @PROCESSES.replaces("fairseq.distributed.utils:call_main")
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
-    """Start distributed training: run ``main`` in every process of the job.
+    """Replace fairseq's ``call_main``: run ``main`` in every process of a training job, on GPUs or CPUs.
 
     The number of processes comes from the configuration or from torchrun's environment variables.
     """
@@ -73,7 +73,8 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
     """Run ``main`` in a spawned process, and print user errors as a single line in place of a traceback.
 
-    ``reported`` is a shared integer, set to 1 by the first process that fails. Others print no error.
+    reported: integer shared by all processes. The first failing process sets it to 1 and prints its error;
+    later ones print nothing.
     """
     try:
         main(cfg, **kwargs)
@@ -89,10 +90,9 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
 
 
 def check_world_size(cfg: Any) -> None:
-    """Check that the processes started by torchrun train a single model together.
+    """Raise InputError if each process started by torchrun would train a separate model.
 
-    Under fairseq-hydra-train, the plugin is imported too late to read the number of processes from torchrun.
-    Each process would then train a separate model.
+    This happens under fairseq-hydra-train, which imports the plugin after it has determined the world size.
     """
     if is_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
@@ -102,10 +102,7 @@ def check_world_size(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Spawn one CPU training process per rank.
-
-    fairseq does the same for GPUs.
-    """
+    """Start one training process per rank on the CPU, as fairseq does on GPUs."""
     from fairseq.distributed.utils import distributed_main
 
     distributed = cfg.distributed_training
@@ -121,7 +118,7 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap a model in torch's DistributedDataParallel, on GPUs or CPUs.
+    """Replace DistributedDataParallel in fairseq, so that it also accepts models on the CPU.
 
     torch rejects device IDs for a model on the CPU, so they are omitted there.
     """
@@ -132,9 +129,9 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that forwards SIGTERM to all children and, if one fails, ends them and exits.
+    """Context manager that forwards SIGTERM to all child processes. If one fails, it ends them and exits.
 
-    ``reported`` is a shared integer that is 1 if a child has already printed the error.
+    reported: integer shared by all processes, 1 if a child has already printed its error.
     """
     from torch.multiprocessing import ProcessExitedException
 

@@ -20,22 +20,23 @@ _COUNTERS = ("num_bad_epochs", "cooldown_counter")
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.state_dict")
 def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of the schedule for a checkpoint, including its counters of epochs."""
+    """Replace ``state_dict`` of reduce_lr_on_plateau: add its counters of bad and of cooldown epochs."""
     return {**state_dict(self), **{name: getattr(self.lr_scheduler, name) for name in _COUNTERS}}
 
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.load_state_dict")
 def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> None:
-    """Restore the schedule, including its counters of epochs."""
+    """Replace ``load_state_dict`` of reduce_lr_on_plateau: restore the counters of epochs as well."""
     load_state_dict(self, state_dict)
     for name in _COUNTERS:
         setattr(self.lr_scheduler, name, state_dict.get(name, 0))
 
 
 def repeat_end_of_epoch(trainer: Any, extra_state: Dict[str, Any]) -> None:
-    """Restore the schedule from a checkpoint, and repeat its last step if the checkpoint ends an epoch.
+    """Restore the learning rate schedule, and repeat its step at the end of an epoch if necessary.
 
-    fairseq saves such a checkpoint before the step, and repeats the step without the validation loss.
+    fairseq saves the checkpoint at the end of an epoch before the schedule's step. When it resumes, it runs
+    this step without the validation loss, on which some schedules depend.
     """
     schedule = trainer.cfg.lr_scheduler
     if schedule._name == "polynomial_decay" and schedule.force_anneal is not None:

@@ -31,10 +31,10 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-    """Prepare for training, and load the checkpoint to start from.
+    """Replace fairseq's ``load_checkpoint``: choose an intact checkpoint to start training from, and load it.
 
-    First, the checkpoint folder is locked and the validation batches are built, so that errors appear before
-    the first epoch.
+    Before loading, the checkpoint folder is locked and the validation batches are built, so that errors
+    appear before the first epoch.
     """
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
@@ -56,7 +56,10 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return ``cfg``, with the newest intact checkpoint to restore if the last one is damaged."""
+    """Return fairseq's checkpoint configuration, changed if ``checkpoint_last.pt`` is damaged.
+
+    Its ``restore_file`` is then the newest intact checkpoint.
+    """
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")

@@ -47,13 +47,13 @@ class StopRequest:
 
     @classmethod
     def of(cls, trainer: Any) -> "StopRequest":
-        """Return the request of a trainer, and create it at the first call."""
+        """Return the stop request of a trainer, which the first call creates."""
         if not hasattr(trainer, "stop_request"):
             trainer.stop_request = cls()
         return trainer.stop_request
 
     def receive(self, *_: Any) -> None:
-        """Handle a signal. The batch system, the launcher and the parent process may each send one."""
+        """Note that SIGTERM or SIGHUP was received. This is the signal handler of a training process."""
         self.is_received = True
 
     def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
@@ -83,7 +83,7 @@ STOPPING.at_import(bind)
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a checkpoint, and remember its update count."""
+    """Replace fairseq's ``save_checkpoint``: save, and note the update count, so that no save is repeated."""
     result = save(cfg, trainer, *args, **kwargs)
     StopRequest.of(trainer).saved_at = trainer.get_num_updates()
     return result
@@ -91,9 +91,10 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for one epoch. Exit before it if a signal was received.
+    """Replace fairseq-train's ``train``: train for one epoch, unless a signal asks the run to stop.
 
-    If the run has reached --max-update or was ended by --patience, return no validation loss and True (stop).
+    After a signal, save a checkpoint and exit. If the run has reached --max-update or was ended by
+    --patience, return ([None], True): no validation loss, and stop.
     """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
     reason = None
@@ -122,7 +123,7 @@ def _stop_after_update(
     valid_subsets: Any,
     end_of_epoch: bool,
 ) -> Any:
-    """Validate and save if this is due, and exit if a signal was received.
+    """Replace fairseq-train's ``validate_and_save``: after a signal, also save a checkpoint and exit.
 
     At the end of an epoch, the process exits only before the next epoch, so that fairseq logs this one first.
     """
@@ -137,7 +138,10 @@ def _stop_after_update(
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum statistics over all processes, with a flag that tells if a process has received a signal."""
+    """Replace ``Trainer._aggregate_logging_outputs``: also sum how many processes have received a signal.
+
+    All processes then know after the same update that training must stop.
+    """
     request = StopRequest.of(self)
     extra = (*extra, float(request.is_received))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
@@ -147,7 +151,7 @@ def _sum_requests(
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a batch iterator whose data loader workers ignore SIGTERM from a batch system."""
+    """Replace ``EpochBatchIterator.__init__``: data loader workers ignore SIGTERM from a batch system."""
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
@@ -171,7 +175,7 @@ class _ShieldedCollate:
 
 
 def _ignore_signals_of_others() -> None:
-    """Make this process ignore SIGHUP, and SIGTERM unless its parent sends it. On macOS, do nothing."""
+    """Make this process ignore SIGHUP, and SIGTERM unless its parent sent it. On macOS, do nothing."""
     if not hasattr(signal, "sigwaitinfo"):
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})

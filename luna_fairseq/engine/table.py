@@ -36,7 +36,7 @@ _MODULES = (
 
 
 def _collect_patches() -> Tuple[Patch, ...]:
-    """Return all fairseq patches, starting with the patches without which fairseq does not run."""
+    """Return all fairseq patches. Those without which fairseq does not run come first."""
     patches: List[Patch] = []
     for name in _MODULES:
         module = import_module(f"luna_fairseq.engine.{name}")
@@ -48,7 +48,7 @@ TABLE = _collect_patches()
 
 
 def patch_fairseq() -> None:
-    """Apply every patch that the installed versions need, except those that the user has disabled.
+    """Change fairseq: apply every patch that the installed versions need, except disabled patches.
 
     The environment variable LUNA_FAIRSEQ_LEAVE_OUT lists the disabled patches. A second call does nothing.
     """

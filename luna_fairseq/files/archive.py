@@ -21,7 +21,10 @@ LARGEST_EXPANSION = 200
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive."""
+    """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive.
+
+    members: target path of each file, by its path within the archive.
+    """
     missing = dict(members)
     with reporting_damage(archive):
         for name, content in read_members(archive):
@@ -34,10 +37,10 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 
 
 def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
-    """Iterate over the files of a ``.tgz`` archive, and verify the checksum of the archive at the end.
+    """Yield (path, open file) for each file in an archive, and verify the archive's checksum at the end.
 
-    Files that operating systems and editors create beside data are skipped, and their number is printed. Use
-    this function within :func:`reporting_damage`, so that damage raises InputError.
+    Files that operating systems and editors create beside data are skipped, and their number is printed. Call
+    this function within :func:`reporting_damage`, which converts errors of a damaged archive to InputError.
     """
     with ExitStack() as stack:
         file = stack.enter_context(require_regular_file(archive).open("rb"))
@@ -56,9 +59,9 @@ def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
 
 
 class _LimitedReader:
-    """Reader of a file that raises InputError after a maximum number of bytes.
+    """File wrapper that raises InputError after reading a maximum number of bytes.
 
-    It protects against archives that were made to fill the disk.
+    It stops an archive that was made to expand until the disk is full.
 
     Args:
         file: file to read.
@@ -70,7 +73,7 @@ class _LimitedReader:
         self.file, self.archive, self.left = file, archive, most + PIECE
 
     def read(self, size: int = -1) -> bytes:
-        """Read the next bytes of the file."""
+        """Return up to ``size`` bytes (-1: all). Raise InputError if the limit of the reader is exceeded."""
         content = self.file.read(size)
         self.left -= len(content)
         if self.left < 0:

@@ -18,7 +18,7 @@ _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
-    """Save a checkpoint as a whole, or raise InputError with the reason, such as a full disk."""
+    """Save a checkpoint atomically with ``torch.save``. Raise InputError with the reason if writing fails."""
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save(state, file)
@@ -27,14 +27,17 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def explain_unwritable(error: BaseException) -> str:
-    """Return the reason why ``torch.save`` failed, such as a full disk, which its own message hides."""
+    """Return the reason why ``torch.save`` failed, such as "no space left on device".
+
+    torch's own message often hides this reason.
+    """
     causes = (error, error.__cause__, error.__context__)
     reasons = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
     return reasons[0] if reasons else str(error).splitlines()[0]
 
 
 def is_damaged_archive(path: Path) -> Optional[bool]:
-    """Verify the checksums inside a checkpoint. torch saves checkpoints as zip archives.
+    """Return True if a checkpoint, which torch saves as a zip archive, has an invalid checksum.
 
     The result is None if the file is not a zip archive.
     """
@@ -74,7 +77,10 @@ def explain_unreadable(path: Path, error: Exception) -> str:
 
 
 def explain_no_checkpoint(path: str) -> Optional[str]:
-    """Return a phrase on why a file is not a fairseq checkpoint. None if it is, or cannot be opened."""
+    """Return a phrase that explains why a file is not a fairseq checkpoint.
+
+    The result is None if the file is a checkpoint or cannot be opened.
+    """
     try:
         state = torch.load(path, map_location="cpu")
     except OSError:
@@ -87,7 +93,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return the end of an error message, which names the newest intact checkpoint beside a damaged one."""
+    """Return text to append to an error about a damaged checkpoint: the newest intact one in its folder."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and describe_damage(other) is None:
@@ -138,7 +144,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 
 
 def _age(path: Path) -> Any:
-    """Return a key that sorts checkpoints by age, oldest first.
+    """Return a sort key that orders checkpoint paths from oldest to newest.
 
     Copied checkpoints may have the same modification time. The numbers in their names then decide.
     """
@@ -148,7 +154,7 @@ def _age(path: Path) -> Any:
 def count_updates(path: Path) -> Optional[int]:
     """Return the number of updates after which a checkpoint was saved.
 
-    It is None if training cannot continue from the file.
+    The result is None if training cannot be resumed from the file.
     """
     if describe_damage(path) is not None:
         return None

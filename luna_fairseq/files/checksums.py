@@ -1,7 +1,7 @@
-"""Checksums of files, and of prepared data.
+"""Checksums of files and of prepared data.
 
-A folder of prepared data contains a list of checksums, ``checksums.sha256``. ``sha256sum --check`` can also
-read it.
+A folder of prepared data has a file ``checksums.sha256``, which lists the checksums of the other files and
+can also be read by ``sha256sum --check``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ def write_checksums(folder: Path, names: Iterable[str]) -> str:
 
 
 def remove_checksums(folder: Path) -> None:
-    """Remove a folder's list of checksums, before its files change."""
+    """Delete ``checksums.sha256`` from a folder of prepared data, before its files are rewritten."""
     (folder / CHECKSUMS).unlink(missing_ok=True)
 
 
 def check_files(path: Path) -> None:
-    """Check that the files of a split of prepared data, such as train, have not changed.
+    """Raise InputError if the files of a split of prepared data, such as train, have changed.
 
-    They are compared with the list of checksums in their folder. The dictionaries, the labels and the other
-    language of the split are checked as well. If there is no list, nothing is checked.
+    path: path of the split without file extension. Its files, the dictionaries, the labels and the other
+    language are compared with ``checksums.sha256`` in the folder. If this list does not exist, nothing is
+    checked.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
@@ -51,7 +52,7 @@ def check_files(path: Path) -> None:
 
 
 def read_checksums(folder: Path) -> Dict[str, str]:
-    """Read the list of checksums of a folder. It is empty if the folder has no list."""
+    """Return the SHA-256 checksums listed in a folder, by file name. Empty if the folder has no list."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
@@ -62,7 +63,7 @@ def read_checksums(folder: Path) -> Dict[str, str]:
 
 
 def _check(folder: Path, name: str, expected: str) -> None:
-    """Check that a file exists and has the listed checksum."""
+    """Raise InputError if a file is missing or its SHA-256 differs from ``expected``."""
     path = folder / name
     if not path.is_file():
         raise InputError(f"{path} is missing, but {folder / CHECKSUMS} lists it. Prepare the data again.")
@@ -76,7 +77,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file, cached for ``about``: its size, modification time and inode."""
+    """Return the SHA-256 of a file. ``about`` is its size, modification time and inode, used as cache key."""
     return sha256(path)
 
 
@@ -87,7 +88,10 @@ def sha256(path: Path) -> str:
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Compute the checksum of an open file."""
+    """Return the checksum of an open file as hexadecimal digits.
+
+    algorithm: name in hashlib, such as "md5".
+    """
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)
@@ -95,7 +99,7 @@ def checksum(algorithm: str, file: Any) -> str:
 
 
 def digest(*values: Any) -> str:
-    """Compute the SHA-256 of JSON values, such as the options of a step in :class:`FinishedSteps`.
+    """Return the SHA-256 of JSON-serializable values, such as the options of a step, as hexadecimal digits.
 
     Example:
         >>> digest("train", 1)[:8]
@@ -105,11 +109,7 @@ def digest(*values: Any) -> str:
 
 
 def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Return the path, size and modification time of files.
-
-    These three values stand for the content of a file in :func:`digest`, and are faster to obtain than a
-    checksum.
-    """
+    """Return [path, size, modification time] of each file, to detect changes without reading its content."""
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 

@@ -1,4 +1,4 @@
-"""Function that downloads files, resumes after an interruption, and verifies size and checksum."""
+"""Download published files, resume after an interruption, and verify size and checksum."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download a file, in up to five attempts."""
+    """Download a URL to the file ``part`` in up to five attempts. Each attempt continues the previous one."""
     for attempt in range(ATTEMPTS):
         try:
             _transfer(url, part)
@@ -85,7 +85,7 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Request the missing bytes of a file, and append them to an incomplete download."""
+    """Request the bytes of a URL that an incomplete download lacks, and append them to the file ``part``."""
     start = part.stat().st_size if part.exists() else 0
     try:
         response = urlopen(
@@ -112,7 +112,7 @@ def _transfer(url: str, part: Path) -> None:
 
 
 def _check(remote: RemoteFile, path: Path) -> None:
-    """Compare a download with the published size and checksum, and remove it if it differs."""
+    """Raise InputError if a downloaded file differs from its published size or checksum, and delete it."""
     size = path.stat().st_size
     problem = None
     if remote.size not in (None, size):

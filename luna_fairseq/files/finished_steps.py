@@ -59,7 +59,10 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the results of a step, or None if the step must run."""
+        """Return the recorded results of a finished step, or None if the step must run.
+
+        ``key`` is a checksum of the step's current input and options.
+        """
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
             return None
@@ -70,11 +73,11 @@ class FinishedSteps:
         return recorded["facts"]
 
     def results(self, step: str) -> Dict[str, Any]:
-        """Return the latest recorded results of a step, whatever its input and options were."""
+        """Return the recorded results of a step, even if its input or options have changed since."""
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
-        """Record a step as finished, and remove files that only an earlier run of the step needed."""
+        """Record a finished step. Files that its previous run wrote, but this run did not, are deleted."""
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(
             sizes, *(recorded["files"] for other, recorded in self._steps.items() if other != step)
@@ -104,12 +107,12 @@ class FinishedSteps:
         return results
 
     def _save(self) -> None:
-        """Write the record to its file."""
+        """Write the record of all finished steps to its JSON file."""
         write_text(self._path, json.dumps(self._steps, indent=1))
 
 
 def _check_record(steps: Any) -> Dict[str, Any]:
-    """Return the content of a record if its structure is valid."""
+    """Return the parsed JSON of a record. Raise an error if it does not have the structure of a record."""
     values: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
     for step in values:
         is_complete = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)

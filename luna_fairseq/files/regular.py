@@ -1,4 +1,4 @@
-"""Checks for regular files, and for names of files that are not data."""
+"""Checks that a path is a regular file, and that a file name belongs to data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _OTHER_FILES = re.compile(
 
 
 def is_data(name: str) -> bool:
-    """Return False for names of files that systems and editors create beside data, such as ``.DS_Store``.
+    """Return False for files that operating systems and editors create beside data, such as ``.DS_Store``.
 
-    Return True for all other names.
+    Return True for all other file names.
 
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
@@ -31,7 +31,10 @@ def is_data(name: str) -> bool:
 
 @contextmanager
 def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
-    """Context manager that counts files that are not data, and prints their number at the end."""
+    """Context manager that yields :func:`is_data`, and at exit prints how often it returned False.
+
+    location: name of the folder or archive, for the printed line.
+    """
     skipped: List[str] = []
 
     def is_data_counted(name: str) -> bool:
@@ -45,7 +48,7 @@ def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
 
 
 def require_regular_file(path: Path) -> Path:
-    """Check that a path is a regular file, which can be read more than once."""
+    """Return a path, or raise InputError if it is a pipe or another file that cannot be read twice."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

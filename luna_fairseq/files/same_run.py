@@ -1,4 +1,4 @@
-"""Record of a run's options and data, so that the run is not accidentally resumed with different ones."""
+"""Record a run's options and data in its folder, so that it is not resumed with different ones by mistake."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ def check_same_run(
     results: Sequence[str] = ("checkpoint_last.pt",),
     should_record: bool = True,
 ) -> None:
-    """Lock a run's folder, and record the options and data of a new run or compare those of a resumed run.
+    """Lock a run's folder, and check that a resumed run has the options and data of the original run.
 
-    A run without a record, such as one of fairseq-train alone, is accepted and recorded now.
+    A new run records its options and data in the folder. A run without a record, for example from plain
+    fairseq-train, is accepted and recorded now.
 
     Args:
         folder: run folder, created if it does not exist.
         option: option that names the folder, such as "--save-dir", for the error message.
         identity: options and data checksums that must not change, keyed by name.
-        results: files in the folder, any of which shows that there is a run to resume.
+        results: names of files in the folder. If any of them exists, the run is resumed.
         should_record: False to compare without locking and writing.
 
     Raises:
@@ -91,12 +92,10 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 
 
 def parse_options(words: Sequence[str]) -> Dict[str, str]:
-    """Parse the options of a fairseq-train command.
+    """Parse the options of a fairseq-train command into a mapping from option name to value.
 
-    Only words that begin with two dashes start an option.
-
-    The last value of a repeated option counts. Several values are joined by spaces, and a flag has an empty
-    value.
+    Only words that begin with two dashes start an option. The last value of a repeated option counts. Several
+    values are joined by spaces, and a flag has an empty value.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
@@ -116,24 +115,29 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 def select_fixed_options(words: Sequence[str], compares_results: bool = False) -> Dict[str, str]:
     """Return the options of a fairseq-train command that must not change when the run is resumed, by name.
 
-    Duration, devices, checkpoints and logging may change. So may options of the model that are marked
-    ``may_change``, such as dropout, unless the command compares the results of several runs
+    Options for the duration of training, devices, checkpoints and logging are omitted. Model options that may
+    change, such as dropout, are omitted as well, unless results of several runs are compared
     (``compares_results``).
     """
     return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY if compares_results else MAY_CHANGE)
 
 
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
-    """Describe the options of two fairseq-train commands that make their results incomparable.
+    """Describe how two fairseq-train commands differ in options that affect the trained model.
 
-    The random seed is compared like any other option. Options of devices, logging and saved checkpoints, and
-    model options that change only time or memory, are ignored.
+    If the list is not empty, the results of the two runs are not comparable. The random seed is compared like
+    any other option. Options of devices, logging and saved checkpoints are ignored, and so are model options
+    that change only time or memory.
     """
     return differences(*(_leave_out(words, _SURROUNDINGS, COSTS_ONLY) for words in (one, other)))
 
 
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
-    """Parse a fairseq-train command, without the options ``names`` and the model options with ``mark``."""
+    """Parse a fairseq-train command into a mapping, without certain options.
+
+    names: options to omit, such as "--log-interval". mark: marker in the metadata of the model's options.
+    Options with this marker are omitted as well.
+    """
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)
     spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())
@@ -141,7 +145,7 @@ def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[
 
 
 def _read(path: Path) -> Dict[str, str]:
-    """Read the record of a run."""
+    """Return the options and data recorded for a run. Raise InputError if the file is damaged."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:

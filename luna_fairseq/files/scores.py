@@ -16,16 +16,20 @@ SCORES = "scores.json"
 
 
 def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Return the entries of a score that identify its checkpoint. ``ema``: averaged weights were used."""
+    """Return the file name and SHA-256 of a scored checkpoint, as entries of ``scores.json``.
+
+    ema: the score is that of the checkpoint's moving average of the weights.
+    """
     return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 
 def write_scores(
     path: Path, scores: Sequence[Mapping[str, Any]], translation: Path, origin: Mapping[str, Any]
 ) -> None:
-    """Write scores, each with its origin and the name and checksum of the scored translation.
+    """Write translation scores to a JSON file, with the name and checksum of the translation.
 
-    ``origin`` has the entries of :func:`describe_checkpoint` and "settings" of the search, or is empty.
+    origin: what was evaluated: the entries of :func:`describe_checkpoint` and "settings" of the search; or
+    empty.
     """
     scored = {
         "translation": os.path.relpath(str(translation), str(path.absolute().parent)),
@@ -35,7 +39,7 @@ def write_scores(
 
 
 def read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Read a file that :func:`write_scores` wrote. Raise InputError if it contains no scores."""
+    """Return the scores in a JSON file of :func:`write_scores`. Raise InputError if there are none."""
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         for score in scores:
@@ -48,9 +52,9 @@ def read_scores(path: Path) -> List[Dict[str, Any]]:
 def select_scores(
     scores: Sequence[Dict[str, Any]], checkpoint: Path, ema: bool, accept_unknown: bool = False
 ) -> List[Dict[str, Any]]:
-    """Return the scores of a checkpoint or, if ``ema``, of its averaged weights.
+    """Return the scores that belong to a checkpoint or, if ``ema``, to its moving average of the weights.
 
-    With ``accept_unknown``, scores that name no checkpoint are returned as well.
+    accept_unknown: also return scores without a recorded checkpoint.
     """
     named = [score for score in scores if "checkpoint_sha256" in score]
     checksum = sha256(checkpoint) if named else None
@@ -63,16 +67,16 @@ def select_scores(
 
 
 def describe_settings(score: Mapping[str, Any]) -> str:
-    """Return the settings of a score's search, such as "beam 5, lenpen 0.6". Empty if unknown.
+    """Return the search settings of a score, such as "beam 5, lenpen 0.6", or "" if they are unknown.
 
-    The tokenizer is left out, because the signature names it.
+    The tokenizer is omitted, because sacreBLEU's signature already names it.
     """
     settings = (score.get("settings") or {}).items()
     return ", ".join(f"{name} {value}" for name, value in settings if name != "tokenize")
 
 
 def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optional[Path]:
-    """Return the scored translation, or None if it is unknown, missing or has been written again."""
+    """Return the path of the translation that was scored, or None if it is unknown, missing or modified."""
     for score in scores:
         if "translation" in score:
             path = folder / score["translation"]
@@ -82,7 +86,10 @@ def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optio
 
 
 def _translation_checksum(path: Path) -> str:
-    """Return the SHA-256 of the sentences in an output of fairseq-generate, whose log lines have times."""
+    """Return the SHA-256 of the S-, T-, H- and D- lines in an output file of fairseq-generate.
+
+    The log lines are ignored, because they contain times.
+    """
     state = hashlib.sha256()
     with path.open("rb") as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""Lock that lets only one process, with the processes it starts, write to a folder of results."""
+"""Folder lock that only one process, together with its child processes, can hold."""
 
 import errno
 import os
@@ -20,10 +20,10 @@ _held: Dict[Key, int] = {}
 def lock_folder(folder: Path) -> None:
     """Lock an existing folder against other processes, or raise InputError if another process has locked it.
 
-    The lock is on the folder itself, without a lock file. The operating system releases it when all processes
-    end that hold its handle: this one, a program that replaces it, and children that are given
-    :func:`handles`. A process whose parent holds the lock may write as well. Locks have no effect on Windows
-    and on file systems without locks.
+    The lock belongs to an open handle of the folder, so no lock file is written. The operating system
+    releases it when all processes that hold the handle have ended: this process, a program that replaces it,
+    and children that inherit :func:`handles`. A child of the process that holds the lock may write as well.
+    The lock has no effect on Windows and on file systems without locks.
     """
     try:
         import fcntl
@@ -59,7 +59,10 @@ def lock_folder(folder: Path) -> None:
 
 
 def handles() -> Tuple[int, ...]:
-    """Return the handles of all locks, for children that must keep the locks if this process is killed."""
+    """Return the file handles of all folders that this process has locked.
+
+    A child that inherits them keeps the locks if this process is killed.
+    """
     return tuple(_held.values())
 
 
@@ -68,13 +71,13 @@ def _key(status: os.stat_result) -> Key:
 
 
 def _inherited_locks() -> Dict[Key, int]:
-    """Return the handles of the locks that an ancestor of this process holds, keyed by folder."""
+    """Return the handles of folders that ancestors of this process have locked, by (device, inode)."""
     locks = [tuple(map(int, lock.split(":"))) for lock in os.environ.get(LOCKS, "").split(",") if lock]
     return {(device, inode): handle for device, inode, handle in locks}
 
 
 def _is_handle_of(handle: int, key: Key) -> bool:
-    """Return True if a handle is open in this process, and belongs to the folder."""
+    """Return True if a file handle is open in this process and belongs to the folder (device, inode)."""
     try:
         return _key(os.fstat(handle)) == key
     except OSError:
@@ -82,7 +85,10 @@ def _is_handle_of(handle: int, key: Key) -> bool:
 
 
 def _release_in_child() -> None:
-    """Close all handles in a forked process, such as a data loader's worker, which may outlive its parent."""
+    """Close the lock handles in a forked process, such as a data loader's worker.
+
+    It may outlive its parent, and would then keep the folders locked.
+    """
     for handle in _held.values():
         os.close(handle)
     _held.clear()

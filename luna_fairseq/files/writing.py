@@ -61,7 +61,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text to a file in UTF-8."""
+    """Write text to a file in UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
@@ -74,16 +74,16 @@ def copy_file(source: Path, target: Path) -> None:
 
 @contextmanager
 def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
-    """Context manager that opens text files for writing, and renames them to ``paths`` on success."""
+    """Context manager that yields text files open for writing, and renames them to ``paths`` on success."""
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(path)) for path in paths]
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Raise InputError, which names the command-line ``option`` of the path, if a file cannot be written.
+    """Raise InputError if a file cannot be written. Call this before a long computation of its content.
 
-    Commands call this before the long computation of the content.
+    option: command-line option of the path, for the error message.
     """
     folder = path.resolve().parent
     for is_wrong, reason in (

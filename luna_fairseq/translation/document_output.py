@@ -20,7 +20,10 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> List[int]:
-    """Return the indices of document pieces whose translation has more or fewer sentences than the text."""
+    """Return the indices of document pieces whose translation has a wrong number of sentences.
+
+    A piece is a sequence of consecutive sentences that are translated together.
+    """
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
         raise InputError(
@@ -37,7 +40,10 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of document pieces, given by index, to a new folder of fairseq data."""
+    """Write the source sentences of document pieces as separate examples, to a new folder of fairseq data.
+
+    pieces: indices of the document pieces in the split ``subset`` of the folder ``data``.
+    """
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
@@ -59,10 +65,12 @@ def write_single_sentences(
 def write_sentences(
     generated: Path, pieces: Sequence[DocumentPiece], retranslated: Iterable[str], path: Path
 ) -> None:
-    """Convert the output of fairseq-generate for document pieces to one hypothesis per sentence.
+    """Convert fairseq-generate's output for document pieces to an output with one hypothesis per sentence.
 
-    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. ``retranslated`` are the translations of the
-    single sentences of the pieces from :func:`find_mismatched_pieces`.
+    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence.
+
+    retranslated: separate translations of the sentences in pieces that :func:`find_mismatched_pieces`
+    returns.
     """
     texts, remaining, lines = lines_by_kind(generated), iter(retranslated), []
     sentence = 0
@@ -80,9 +88,9 @@ def write_sentences(
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the lengths of all examples of a split in a language, with the end-of-sentence symbol.
+    """Return the lengths in tokens of all examples of a split in one language, including end of sentence.
 
-    The array is empty if the side does not exist.
+    The array is empty if the split has no text in this language.
     """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):

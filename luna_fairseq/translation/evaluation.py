@@ -46,9 +46,10 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Translates and scores the test text of a prepared data folder with a checkpoint: call :meth:`run`.
+    """Translates the test text of a prepared data folder with a checkpoint, and scores the translation.
 
-    The constructor checks the options. Finished steps of an earlier run are skipped.
+    The constructor checks the options, and :meth:`run` does the work. Steps that an earlier run has finished
+    are skipped.
     """
 
     def __init__(self, options: EvaluationOptions) -> None:
@@ -116,7 +117,7 @@ class Evaluation:
         score(scored, {**origin, "settings": self._settings(penalty)})
 
     def _settings(self, penalty: float) -> Dict[str, Any]:
-        """Return the settings of the search, which are recorded with the scores."""
+        """Return the search settings to record with the scores, such as beam size and length penalty."""
         options = self.options
         settings: Dict[str, Any] = {"beam": options.beam, "lenpen": penalty}
         if options.int8:
@@ -140,7 +141,10 @@ class Evaluation:
         self.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Return the length penalty with the best BLEU on the validation text, or the first of several."""
+        """Try several length penalties on the validation text, and return the one with the best BLEU.
+
+        Of several equally good penalties, the first one is returned.
+        """
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
@@ -152,11 +156,11 @@ class Evaluation:
         return max(scores, key=lambda penalty: scores[penalty])
 
     def _generate(self, subset: str, penalty: float) -> Path:
-        """Translate a split, unless an earlier run has translated it with the same inputs.
+        """Translate a split, and return an output file of fairseq-generate with one hypothesis per sentence.
 
         Documents are translated in pieces of several sentences. If the translation of a piece has more or
-        fewer sentences than the source, the sentences of the piece are translated again individually.
-        Returns an output file of fairseq-generate with one hypothesis per sentence.
+        fewer sentences than the source, the sentences of the piece are translated again one by one. A
+        translation of the same inputs from an earlier run is reused.
         """
         name, path = f"generate-{subset}-lenpen{penalty:g}.txt", self._pieces_path(subset)
         if not path.is_file():
@@ -180,10 +184,10 @@ class Evaluation:
         return self.options.results / name
 
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
-        """Write the source sentences of document pieces, given by index, to a data folder, and return it.
+        """Write the source sentences of document pieces as separate examples, and return their data folder.
 
-        The folder name contains the length penalty. If the folder was written from the same input, it is
-        kept, because fairseq-generate would run again on new files.
+        pieces: indices of the document pieces. The folder name contains the length penalty. An unchanged
+        folder is not rewritten, because fairseq-generate would have to run again.
         """
         name = f"{subset}-singly-lenpen{penalty:g}"
         folder = self.options.results / name
@@ -196,7 +200,10 @@ class Evaluation:
         return folder
 
     def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
-        """Run fairseq-generate on a data folder with output to ``name``, unless it has finished before."""
+        """Run fairseq-generate on a data folder, and return its output file ``name``.
+
+        It does not run if it has finished before with the same inputs.
+        """
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
         files = [*filter(None, [self.path, self.options.shortlist]), *self._data_files(data, subset)]
@@ -258,7 +265,7 @@ class Evaluation:
         ]
 
     def _pieces_path(self, subset: str) -> Path:
-        """Return the file that lists the document pieces of a split. It exists only with ``--documents``."""
+        """Return the file that lists the document pieces of a split. It is absent for plain sentences."""
         return self.options.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:
@@ -272,7 +279,7 @@ class Evaluation:
 
 @lru_cache(maxsize=None)
 def _position_options(checkpoint: Path) -> Dict[str, str]:
-    """Return the maximum sequence lengths of a checkpoint's model as fairseq-generate options.
+    """Return a model's maximum sequence lengths as options of fairseq-generate, read from its checkpoint.
 
     Without these options, fairseq's translation task would use its own default of 1,024 tokens.
     """

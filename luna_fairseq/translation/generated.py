@@ -17,9 +17,9 @@ OTHER_TEXT = 0.1
 
 
 class GenerateOutput:
-    """Contents of an output file of fairseq-generate.
+    """Sources, references and best hypotheses read from an output file of fairseq-generate.
 
-    An incomplete last line is an error unless ``must_be_complete`` is False. Then it is ignored.
+    must_be_complete: an incomplete last line is an error. If False, this line is ignored.
 
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
@@ -105,9 +105,10 @@ class GenerateOutput:
 
 
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
-    """Return the text of S- (source), T- (target), H- (hypothesis) and D- (detokenized) lines by sentence.
+    """Return the texts in an output of fairseq-generate, by kind of line and sentence number.
 
-    With ``--nbest``, only the first and best hypothesis is included.
+    The kinds are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). With
+    ``--nbest``, only the best hypothesis is included.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, must_be_complete):
@@ -117,9 +118,10 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
 
 
 def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
-    """Yield kind, sentence number, and text after the first tab of lines such as ``T-7<tab>A man.``.
+    """Yield (kind, sentence number, text) for the lines of an output of fairseq-generate.
 
-    Raises InputError if the file cannot be read, is truncated, or contains the output of several runs.
+    For ``T-7<tab>A man.``, the values are "T", 7 and "A man.". Raises InputError if the file cannot be read,
+    is truncated, or contains the output of several runs.
     """
     lines = list(read_lines(path, keep_piece_marks=True))
     if lines and not path.read_bytes().endswith(b"\n"):
@@ -144,7 +146,7 @@ def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[
 
 
 def _has_pieces(lines: Sequence[str]) -> bool:
-    """Return True if any line contains subword marks of sentencepiece or subword-nmt."""
+    """Return True if any line contains the subword marks of sentencepiece or subword-nmt."""
     return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
 
 
@@ -164,7 +166,9 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
 
 
 def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
-    """Compare the lines of a plain text file with the printed lines, which messages call ``label``.
+    """Compare the lines of a plain text file with the sentences in an output of fairseq-generate.
+
+    printed: printed sentence by number. label: kind of the printed lines, for messages.
 
     Returns messages about lines that differ or could not be compared. Raises InputError if more than 10 %
     differ.
@@ -189,7 +193,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Return the numbers of the sentences whose letters or digits differ, and how many were compared.
+    """Return the numbers of the sentences that differ in letters or digits, and how many were compared.
 
     Printed lines with unknown words are not compared.
     """
@@ -199,7 +203,7 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 
 
 def _strip_marks(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case.
+    """Return the letters and digits of a text in lower case, so that tokenization does not matter.
 
     Subword marks, tokenization marks and XML entities are resolved first: ``walk@@ ing`` becomes ``walking``.
     """

@@ -10,7 +10,10 @@ from luna_fairseq.errors import InputError
 
 
 def check_language(option: str, language: str) -> None:
-    """Raise InputError if a language cannot be part of a file name, or would be mistaken for an option."""
+    """Raise InputError if a language code cannot be part of a file name or begins like an option.
+
+    option: option that gave the language, for the message.
+    """
     if not language or language.startswith("-") or any(c.isspace() or c in "/\\:,$" for c in language):
         raise InputError(
             f"{option} {language!r} cannot name files. Give a language code, such as en or zh-Hans."
@@ -18,10 +21,10 @@ def check_language(option: str, language: str) -> None:
 
 
 def find_language_pairs(folder: Path) -> List[Tuple[str, str]]:
-    """Return the (source, target) languages of the training text in a folder, sorted.
+    """Return the sorted (source, target) languages of the training text in a data folder.
 
-    They are looked up among the dictionaries ``dict.LANG.txt``, because a file name such as
-    ``train.en-zh-Hans.en.idx`` can be divided in several ways.
+    The dictionaries ``dict.LANG.txt`` give the possible languages, because a file name such as
+    ``train.en-zh-Hans.en.idx`` can be split in several ways.
     """
     languages = sorted(path.name[len("dict.") : -len(".txt")] for path in folder.glob("dict.*.txt"))
     return [

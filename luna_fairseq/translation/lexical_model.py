@@ -1,8 +1,8 @@
-"""IBM model 1: translation probabilities for subword pieces (Brown et al., 1993).
+"""IBM model 1: translation probabilities between subword pieces (Brown et al., 1993).
 
-The model assumes that each target piece translates one source piece of its sentence, and that all source
-pieces are equally likely to be that piece. The end-of-sentence symbol of the source plays the role of the
-empty word: it generates target pieces without a counterpart.
+In this model, each target piece is the translation of one source piece of its sentence, and all source pieces
+are equally likely. Target pieces without a counterpart are translations of the end-of-sentence symbol, which
+replaces the empty word of the original model.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities for the N pairs of subword pieces that occur in the same sentence pair.
+    """Translation probabilities of IBM model 1, one for each pair of pieces that occur in a sentence pair.
 
-    The pairs are sorted by source piece and decreasing probability.
+    The N pairs of a source and a target piece are sorted by source piece and decreasing probability.
 
     Attributes:
         sources: dictionary indices [N] of the source pieces, in increasing order.
@@ -38,7 +38,9 @@ class LexicalModel(NamedTuple):
 def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_size: int) -> LexicalModel:
     """Estimate IBM model 1 with five iterations of expectation maximization.
 
-    Pairs are index arrays: source pieces including the end-of-sentence symbol, and target pieces without it.
+    pairs: sentence pairs as arrays of dictionary indices. The source includes the end-of-sentence symbol, the
+    target does not. target_size: size of the target dictionary.
+
     A source piece that occurs several times in a sentence counts once. The memory use is about 40 bytes per
     combination of a source piece and a target piece in a sentence pair.
 

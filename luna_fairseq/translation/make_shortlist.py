@@ -44,9 +44,10 @@ def build_parser() -> CommandParser:
 
 
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
-    """Return the source and the target language of a folder of training text, such as ("en", "de").
+    """Return the source and the target language of the training text in a folder, such as ("en", "de").
 
-    source, target: languages that the user has named, or None.
+    source, target: languages that the user has named, or None. If they leave several pairs, InputError is
+    raised.
     """
     found = find_language_pairs(folder)
     if source is not None and target is not None:
@@ -66,13 +67,16 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
 
 
 def find_shards(data: Path) -> List[Path]:
-    """Return the folders of the training text: the shards of ``--shards`` in order, or the folder itself."""
+    """Return the folders of the training text: DATA/shard0, DATA/shard1 and so on, or DATA itself."""
     shards = {int(path.name[5:]): path for path in data.glob("shard*") if path.name[5:].isdecimal()}
     return [shards[number] for number in sorted(shards) if any(shards[number].glob("*.idx"))] or [data]
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Estimate IBM model 1 on the training text, and write the candidates of each source piece."""
+    """Run luna-make-shortlist: write a file with the likely target pieces of each source piece.
+
+    The candidates are estimated with IBM model 1 on the training text.
+    """
     import numpy as np
     from torch.utils.data import ConcatDataset
 
@@ -138,10 +142,12 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Return a line with the percentage of target pieces that are candidates for their source sentence.
+    """Return a line with the percentage of validation target pieces that a shortlist would allow.
 
-    ``path`` is a lexicon, ``texts`` are the source and the target of the validation text, and ``source`` and
-    ``target`` are their dictionaries. The line also has the mean number of candidates per sentence.
+    A piece is allowed if it is a candidate for its source sentence. The line also has the mean number of
+    candidates per sentence.
+
+    path: file of the shortlist. texts: source and target validation text. source, target: their dictionaries.
     """
     import torch
 

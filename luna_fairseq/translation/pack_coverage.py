@@ -50,7 +50,10 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Print the coverage of each decoder layer and, for anchored models, the learned anchor parameters."""
+    """Run the command: print how each decoder layer attends to its source.
+
+    For models with position-dependent attention biases, the learned biases are printed as well.
+    """
     model, task = load_model(args.path, args.data)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
@@ -67,7 +70,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
-    """Load the model of a checkpoint in evaluation mode, on the GPU if there is one, and its task."""
+    """Load a checkpoint's model for inference, on the GPU if there is one. Return the model and its task."""
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give --path a checkpoint that fairseq-train wrote.")
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": str(data)})
@@ -76,7 +79,7 @@ def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
 
 
 def load_split(task: Any, split: str, batch_size: int) -> Tuple[int, Iterable[Any]]:
-    """Load a split, and return its number of sentences and its batches with a progress bar."""
+    """Load a split of a fairseq task. Return its number of sentences, and its batches with a progress bar."""
     task.load_dataset(split)
     dataset = task.dataset(split)
     if not len(dataset):
@@ -91,10 +94,11 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """Return the learned position biases [H] of an anchored model by the name of their module or parameter.
+    """Return (name, values of the H heads) for each learned position bias of an anchored Luna model.
 
-    They are the strengths of the preference for source tokens near an expected position, the ratio of source
-    to target length in diagonal priors, and the gates of look-up attention.
+    Its attention prefers source tokens near an expected position. The values are the strengths of this
+    preference, the ratios of source to target length, and the gates that scale direct attention to source
+    tokens.
     """
     found = []
     for name, module in model.named_modules():
@@ -108,7 +112,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Statistics on how much of the source a decoder layer attends to through the packed sequence P.
+    """Measures how much of the source a decoder layer attends to through the packed sequence P.
 
     In pack attention, each row of P attends to all source positions, which include end-of-sentence symbols.
     """
@@ -119,18 +123,19 @@ class Coverage:
 
     @property
     def covered_share(self) -> float:
-        """Share of source positions that get the largest weight of some row of P, averaged over heads."""
+        """Share of source positions at which some row of P has its largest weight, averaged over heads."""
         return self._covered / self.positions
 
     @property
     def mean_largest_weight(self) -> float:
-        """Largest weight of a source position over all rows of P and all heads, averaged over positions."""
+        """Largest weight that a source position gets from any row of P and head, averaged over positions."""
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
-        """Add pack weights [B, H, L, S]: B sentences, H heads, L rows of P, S source positions.
+        """Add the pack attention weights [B, H, L, S] of a batch to the statistics.
 
-        The masks [B, S] of padding and [B, L] of rows of P are True where masked, or None.
+        B sentences, H heads, L rows of P, S source positions. padding_mask [B, S] and packed_mask [B, L] are
+        True at masked source positions and masked rows of P.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
@@ -143,7 +148,7 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure the coverage of each decoder layer on fairseq batches."""
+    """Run a model on fairseq batches, and return the coverage statistics of each decoder layer."""
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]
     for attention, layer in zip(attentions, layers):
@@ -169,8 +174,8 @@ def _record_weights(
 ) -> None:
     """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
 
-    The cross-attention calls this function through its attribute ``watcher``, with the arguments of ``pack``
-    when it packs the source, and with ``query`` and ``geometry`` alone afterwards.
+    The attribute ``watcher`` of the cross-attention holds this function. It is called with ``packed`` and
+    ``context`` when the source is packed. Calls without them are ignored.
     """
     if packed is not None and context is not None:
         _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)

@@ -21,7 +21,7 @@ Batches = Callable[[str, Encoder], Iterator[List[Encoded]]]
 
 
 class PairData:
-    """Folder of binarized parallel text with its dictionaries.
+    """Folder of binarized parallel text with its dictionaries, in the format of fairseq's translation task.
 
     Args:
         folder: folder to write to.
@@ -105,10 +105,11 @@ class PairData:
         return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
-        """Append the pairs of a split to ``texts``, which are keyed by split, language and shard folder.
+        """Append the encoded pairs of a split to ``texts``, which has a text per split, language and folder.
 
-        ``dropped`` counts dropped pairs by reason. Training pairs are filtered by length and distributed over
-        the shards in turn.
+        Training pairs are filtered by length and distributed over the shards in turn.
+
+        dropped: number of dropped pairs by reason, updated in place.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0

@@ -25,9 +25,10 @@ LABEL_LENGTH = 12  # characters
 
 
 class Alignment(NamedTuple):
-    """Attention weights between the pieces of a source sentence and its translation, both with ``</s>``.
+    """Attention weights of a translation over its source.
 
-    ``weights`` are indexed [target piece][source piece].
+    Both ``source`` and ``target`` pieces end with ``</s>``. ``weights`` are indexed [target piece][source
+    piece].
     """
 
     source: List[str]
@@ -50,7 +51,7 @@ def build_parser() -> CommandParser:
 
 
 def read_alignment(path: Path, sentence: int) -> Alignment:
-    """Read the attention weights of the best hypothesis of a sentence."""
+    """Read the source, best hypothesis and attention weights of a sentence from fairseq-generate's output."""
     lines: Dict[str, str] = {}
     for kind, number, text in labelled_lines(path):
         if number == sentence:
@@ -79,7 +80,7 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Draw the attention weights of a sentence, one panel per output file."""
+    """Run the command: draw the attention weights of one sentence, with one panel per output file."""
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
         raise InputError(
@@ -103,7 +104,7 @@ def draw(args: argparse.Namespace) -> None:
 
 
 def shorten_label(piece: str) -> str:
-    """Return the axis label of a piece, at most 12 characters long.
+    """Shorten a subword piece to an axis label of at most 12 characters.
 
     The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would begin a formula.
 

@@ -51,7 +51,9 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
 class Preparation:
-    """Stepwise preparation of parallel text in a data folder. Finished steps are skipped.
+    """Prepares parallel text for fairseq in steps: tokenize, learn subwords, binarize.
+
+    Steps that an earlier run has finished are skipped.
 
     Args:
         options: text and options of its encoding.
@@ -85,7 +87,7 @@ class Preparation:
         self.data = PairData(options.destdir, self.languages, self.prefixes, lengths, options.shards)
 
     def check(self) -> None:
-        """Read and check all text, without writing anything."""
+        """Read all text, and raise InputError if the two languages are not aligned. Nothing is written."""
         has_documents = self.options.documents is not None  # then empty lines may divide documents
         for split, prefix in self.prefixes.items():
             by_lines = has_documents and not Path(f"{prefix}.{IDS}").is_file()
@@ -95,7 +97,8 @@ class Preparation:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 
     def resume_settings(self) -> Dict[str, str]:
-        """Return the checksum of the training text and the options that a trained model depends on."""
+        """Return the checksum of the training text, and the options that must not change when training resumes.
+        """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
             if getattr(self.options, name) is not None:
@@ -103,7 +106,7 @@ class Preparation:
         return identity
 
     def run(self) -> None:
-        """Run all unfinished steps, and print the size of each text."""
+        """Run the steps that are not finished yet, and print the size of each text."""
         if not self.text:
             self.check()
         owned = [*self.models, *self.data.names()]
@@ -168,9 +171,10 @@ class Preparation:
             )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
-        """Raise InputError if a validation or test line is longer than the model reads with these options.
+        """Raise InputError if a validation or test line exceeds the model's maximum sequence length.
 
-        fairseq would reject such a text only after training.
+        options: options of fairseq-train that set this length. fairseq would reject such a text only after
+        training.
         """
         for split in self.text:
             if split == "train" or (split.startswith("valid") and SKIP in options):
@@ -186,7 +190,7 @@ class Preparation:
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Write the tokenized text of all splits to the folder ``tokenised``, and return its file names."""
+        """Tokenize all splits to files in the folder ``tokenised``. Return the file names and no counts."""
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
@@ -194,14 +198,18 @@ class Preparation:
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Iterate over the pairs of lines of a split, tokenized if the subword method needs it."""
+        """Yield (source line, target line) of a split, tokenized if the subword method needs tokens.
+
+        description: label of the progress bar.
+        """
         if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.options.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text, write its model file, and return the file name."""
+        """Learn the subword model from the training text, and write its file. Return its name, and no counts.
+        """
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -211,7 +219,7 @@ class Preparation:
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
         """Encode all splits, and write the data folder, plain validation and test text, and checksums.
 
-        Returns the paths of the written files, relative to the data folder, and the counts of
+        Return the paths of the written files, relative to the data folder, and the counts of
         :meth:`PairData.write` with the number of document ``pieces`` by split.
         """
         remove_checksums(self.options.destdir)
@@ -230,7 +238,11 @@ class Preparation:
         return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
-        """Encode a split in batches [source, target] of sentence pairs or of pairs of document pieces."""
+        """Encode a split, and yield batches [source, target] of sentence pairs.
+
+        If documents are prepared, the pairs are document pieces: several consecutive sentences, joined by a
+        separator.
+        """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (
             [select_sentences(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
@@ -248,7 +260,7 @@ class Preparation:
             yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
-        """Write pairs of lines to the two files ``FOLDER/SPLIT.LANG``, and return their names."""
+        """Write pairs of lines to a file per language, ``FOLDER/SPLIT.LANG``. Return the two file names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
         with replacing_lines([self.options.destdir / name for name in names]) as files:
             for pair in pairs:

@@ -32,7 +32,7 @@ SUBWORD = ("sentencepiece", "moses")
 
 @dataclass
 class BitextOptions:
-    """Text to prepare and options of its encoding. luna-prepare-bitext has the same options.
+    """Options of luna-prepare-bitext: the text to prepare, and its encoding.
 
     Attributes:
         source_lang: source language, the suffix of its files.
@@ -93,7 +93,7 @@ def build_parser() -> CommandParser:
 
 
 def add_text_arguments(parser: CommandParser) -> None:
-    """Add the options that all commands share that prepare parallel text."""
+    """Add the options that are common to all commands that prepare parallel text."""
     add = parser.add_argument
     add(
         "--subword",

@@ -47,7 +47,7 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Download, check and encode the text, and print the size of each split."""
+    """Run the command: download, check and encode the text, and print the size of each split."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.text.subword import whole_word_method
     from luna_fairseq.translation.preparation import Preparation
@@ -73,9 +73,10 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
-    """Download both sides of a split to a folder, from ``mirror`` or else from stanford.edu.
+    """Download the English and the Vietnamese file of a split to a folder, and return their common path.
 
-    Returns the path of the two files without the language, such as ``archives/tst2012``.
+    The path lacks the language suffix, such as ``archives/tst2012``. mirror: folder or address in place of
+    stanford.edu.
     """
     name = PARTS[split][0]
     files = [fetch(RemoteFile(f"{SITE}/{name}.{language}", None), folder, mirror) for language in LANGUAGES]
@@ -83,7 +84,7 @@ def download(split: str, folder: Path, mirror: Optional[str]) -> str:
 
 
 def check_published(text: Mapping[str, Bitext]) -> None:
-    """Raise InputError if a split has another number of lines than the published one."""
+    """Raise InputError if the number of lines of a split differs from that of the published data."""
     for split, part in text.items():
         if part.lines != PARTS[split][1]:
             raise InputError(

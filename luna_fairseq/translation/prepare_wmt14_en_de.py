@@ -31,7 +31,7 @@ VERSION = 1
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Download WMT'14 English-German, convert it to plain text, and write the data for fairseq-train."""
+    """Run the command: download WMT'14 English-German, extract plain text, and encode it for fairseq."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.translation.preparation import Preparation
 

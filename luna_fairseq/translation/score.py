@@ -44,7 +44,7 @@ EXAMPLE = f"{PROGRAM} generate-test.txt --reference data/plain/test.de --samples
 
 @dataclass
 class ScoreOptions:
-    """Translation to score, the scores to compute, and the files to write. luna-score has these options.
+    """Options of luna-score: the translation, the scores to compute, and the files to write.
 
     Attributes:
         generated: output of fairseq-generate.
@@ -114,7 +114,7 @@ def build_parser() -> CommandParser:
 
 
 def add_score_arguments(parser: CommandParser) -> None:
-    """Add the options of scoring that luna-score and luna-evaluate share."""
+    """Add the scoring options that luna-score and luna-evaluate have in common."""
     add_tokenize(parser)
     test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
@@ -123,7 +123,7 @@ def add_score_arguments(parser: CommandParser) -> None:
 
 
 def add_tokenize(parser: CommandParser) -> None:
-    """Add the option ``--tokenize``."""
+    """Add the option ``--tokenize``, which chooses sacreBLEU's tokenizer."""
     parser.add_argument(
         "--tokenize",
         choices=sorted(BLEU.TOKENIZERS),
@@ -133,7 +133,7 @@ def add_tokenize(parser: CommandParser) -> None:
 
 
 def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> None:
-    """Score an output file of fairseq-generate, write the requested files, and then print the scores.
+    """Score an output file of fairseq-generate, write the requested files, and print the scores.
 
     Args:
         options: files and scores.
@@ -191,7 +191,7 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
 
 
 def _show_samples(text: Translations, sources: Optional[List[str]], number: int) -> None:
-    """Print evenly spaced translations with their references and, unless None, their sources."""
+    """Print a number of evenly spaced translations with their references and, if given, their sources."""
     number = min(max(number, 0), len(text.hypotheses))
     for index in (step * len(text.hypotheses) // number for step in range(number)):
         print(f"\n[{index + 1}]")

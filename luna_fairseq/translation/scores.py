@@ -20,7 +20,7 @@ from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
 @dataclass(frozen=True)
 class KnownTestSet:
-    """Published test set, with counts that identify its reference.
+    """Published test set, with line and token counts that identify its reference.
 
     Attributes:
         name: name of the test set in sacreBLEU.
@@ -69,7 +69,7 @@ _WITHOUT_SPACES = {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bo
 
 
 def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
-    """Return the given tokenizer, or else the one that sacreBLEU uses for a target language.
+    """Return ``tokenizer`` or, if it is None, sacreBLEU's tokenizer for a target language.
 
     Example:
         >>> choose_tokenizer(None, "zh-Hans"), choose_tokenizer(None, "de"), choose_tokenizer("char", "zh")
@@ -81,7 +81,7 @@ def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
 
 
 def should_score_moses_tokens(language: Optional[str]) -> bool:
-    """Return True if BLEU of Moses tokens is computed for a language, in addition to BLEU of plain text.
+    """Return True if BLEU is also computed on Moses tokens for a target language.
 
     Return False for languages without spaces, which Moses cannot split into words, and for Korean, for which
     sacreBLEU has a tokenizer that splits words into morphemes.
@@ -91,7 +91,7 @@ def should_score_moses_tokens(language: Optional[str]) -> bool:
 
 
 def describe_tokenizer(tokenizer: str, language: Optional[str]) -> str:
-    """Return a line to print with the scores, or "" if nothing is unusual.
+    """Return a line about an unusual choice of tokenizer to print with the scores, or "" if it is usual.
 
     The line names a tokenizer other than 13a, or warns that 13a cannot split the language into words.
     """
@@ -109,7 +109,7 @@ def _base_language(language: Optional[str]) -> str:
 
 
 def make_bleu(tokenizer: str, **options: Any) -> BLEU:
-    """Return sacreBLEU's BLEU, or raise InputError if a package or model of the tokenizer is missing."""
+    """Return sacreBLEU's BLEU metric. Raise InputError if the tokenizer needs a missing package or model."""
     try:
         return BLEU(tokenize=tokenizer, **options)
     except OSError as error:  # some tokenizers download a model
@@ -141,9 +141,10 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Create translations from plain lines or, if ``detokenizer`` is "moses", from Moses tokens.
+        """Create translations from lines of plain text or, if ``detokenizer`` is "moses", of Moses tokens.
 
-        Raises InputError if the references, or plain hypotheses, contain ``@-@`` and are thus Moses tokens.
+        Moses tokens are detokenized. Raises InputError if lines that should be plain text contain ``@-@``,
+        the mark of Moses tokens.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -166,7 +167,7 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
     """Compute BLEU and chrF of plain text with sacreBLEU.
 
-    Raises InputError if ``test_set`` is given and the references differ from its references.
+    If ``test_set`` is given, InputError is raised unless the references are those of the test set.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -189,11 +190,11 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
 def document_scores(
     text: Translations, pieces: Sequence[DocumentPiece], sentences: Score, tokenizer: str
 ) -> List[Score]:
-    """Compute s-BLEU, with one sentence per line, and d-BLEU, with one document per line.
+    """Return BLEU with one sentence per line (s-BLEU) and with one document per line (d-BLEU).
 
     Args:
         text: translations, one line per sentence.
-        pieces: document pieces, in the order of the text.
+        pieces: parts of documents that were translated together, in the order of the text.
         sentences: BLEU with one sentence per line, returned under the name s-BLEU.
         tokenizer: tokenizer name in sacreBLEU, such as "13a".
     """
@@ -219,7 +220,7 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU under another name, with ``suffix`` appended to its signature."""
+    """Compute BLEU with sacreBLEU. The result has another name, and ``suffix`` added to its signature."""
     metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
@@ -236,8 +237,8 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
-    If the system generated Moses tokens, they are scored as they are. Raises InputError if ``test_set`` is
-    given and the references have another number of tokens.
+    If the hypotheses were generated as Moses tokens, these are scored without tokenizing again. If
+    ``test_set`` is given, InputError is raised unless the references have its number of tokens.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -264,7 +265,7 @@ def _tokenize_moses(line: str, language: str) -> str:
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Raise InputError if the number of lines or tokens of plain references differs from a test set's."""
+    """Raise InputError if plain references differ from a test set in number of lines or tokens."""
     remedy = "Give --test-set none to score another text."
     if len(references) != test_set.lines:
         raise InputError(

@@ -20,7 +20,7 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """Read (document id, segment id, text) from the ``<doc docid=>`` and ``<seg id=>`` of an SGML file."""
+    """Return (document id, segment id, text) for each ``<seg id=>`` in a ``<doc docid=>`` of an SGML file."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -41,7 +41,7 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Read the pairs of segments of a source and a reference, which must have the same segments."""
+    """Return the (source text, reference text) pairs of two SGML files, which must have the same segments."""
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):
         if (document, number) != (other_document, other_number):

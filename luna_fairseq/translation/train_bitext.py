@@ -141,14 +141,14 @@ def _print_step(title: str) -> None:
 
 
 def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
-    """Run the ``main`` function of another command, and exit with its status if it fails."""
+    """Call the ``main`` function of another command, and exit with its status if it fails."""
     status = command(words)
     if status:
         raise SystemExit(status)
 
 
 def _select_checkpoints(checkpoints: Path, average: int) -> List[Path]:
-    """Return the checkpoints of the last ``average`` epochs or, without any, ``checkpoint_last.pt``."""
+    """Return the last ``average`` epoch checkpoints in a folder, or ``checkpoint_last.pt`` if it has none."""
     matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in checkpoints.iterdir()]
     found = {int(match[1]): path for match, path in matches if match}
     if not found:

@@ -40,7 +40,7 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Create the entry for a training corpus with the files ``STEM.en`` and ``STEM.de`` in its archive."""
+    """Create the :class:`Part` for a training corpus with the archive members ``STEM.en`` and ``STEM.de``."""
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
@@ -88,10 +88,12 @@ PARTS = (
 
 
 def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
-    """Convert archives, by corpus, to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
+    """Convert the published archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
 
-    The files are created only after all archives have been read successfully. If ``published`` is True, each
-    corpus must have the published number of lines. Returns the number of pairs per corpus.
+    archives: archive of each corpus. published: check that each corpus has the published number of lines.
+
+    The files are created only after all archives have been read successfully. Returns the number of pairs per
+    corpus.
     """
     counts = {}
     with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:
@@ -120,7 +122,7 @@ def text_files() -> List[str]:
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append an extracted corpus to the two files of its split, and return its number of sentence pairs."""
+    """Append an extracted corpus to the two files of its split. Return its number of sentence pairs."""
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)
         for side, target in enumerate(targets):
@@ -136,7 +138,7 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    r"""Append the lines of a file to another file, and return their number.
+    r"""Append the lines of a file to another file, and return the number of lines.
 
     Lines end only at ``\n``. If the last line has no ``\n``, one is added, so that the next corpus begins on
     a new line.
