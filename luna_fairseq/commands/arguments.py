@@ -56,8 +56,7 @@ random_seed = Number(int, **SEED)
 def parse_path(text: str) -> Path:
     """Convert a command-line argument to a path.
 
-    A path that begins with a dash is made absolute. Other programs that receive it would read it as an
-    option.
+    A path with a leading dash is made absolute, because other programs would read it as an option.
     """
     return Path(text).absolute() if text.startswith("-") else Path(text)
 

@@ -133,10 +133,9 @@ def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
 
 
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
-    """Parse a fairseq-train command into a mapping, without certain options.
+    """Parse a fairseq-train command, without the options ``names`` and without marked model options.
 
-    names: options to omit, such as "--log-interval". mark: marker in the metadata of the model's options.
-    Options with this marker are omitted as well.
+    mark: key of the mark in the metadata of a model option.
     """
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)

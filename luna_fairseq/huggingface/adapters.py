@@ -1,6 +1,6 @@
-"""Adapters between transformers and ``LunaEncoder`` and ``LunaDecoder`` of ``luna_fairseq.modules``.
+"""Adapters that make ``LunaEncoder`` and ``LunaDecoder`` of ``luna_fairseq.modules`` models of transformers.
 
-Functions translate a transformers configuration into the options of these classes.
+Functions convert a transformers configuration to the options of these classes.
 """
 
 from functools import partial
@@ -33,7 +33,7 @@ def get_activation(name: str) -> Any:
 
 
 def encoder_options(config: Any) -> EncoderOptions:
-    """Translate a transformers configuration into the options of the encoder."""
+    """Convert a transformers configuration to the options of :class:`luna_fairseq.modules.LunaEncoder`."""
     return options_from(
         EncoderOptions,
         partial(getattr, config),
@@ -46,7 +46,7 @@ def encoder_options(config: Any) -> EncoderOptions:
 
 
 def decoder_options(config: Any) -> DecoderOptions:
-    """Translate a transformers configuration into the options of the decoder."""
+    """Convert a transformers configuration to the options of :class:`luna_fairseq.modules.LunaDecoder`."""
     return options_from(
         DecoderOptions,
         partial(getattr, config),
@@ -57,7 +57,7 @@ def decoder_options(config: Any) -> DecoderOptions:
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder, with the methods that transformers expects."""
+    """Base class of the exported encoder and decoder: token embedding, and methods for transformers."""
 
     gradient_checkpointing = False
 
@@ -91,7 +91,7 @@ class TransformersStack(TokenEmbedding):
         return torch.zeros(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError if a sequence is longer than the learned positional embeddings support."""
+        """Raise ValueError if a sequence is longer than the table of learned positional embeddings."""
         longest = self.options.max_positions
         if self.options.positions == LEARNED and length > longest:
             raise ValueError(
@@ -100,7 +100,7 @@ class TransformersStack(TokenEmbedding):
 
 
 def build_token_embedding(config: Any, side: str) -> nn.Embedding:
-    """Build the token embedding of one side, "encoder" or "decoder"."""
+    """Build the token embedding of the "encoder" or the "decoder", as given by ``side``."""
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim
     return nn.Embedding(size or config.vocab_size, width, padding_idx=config.pad_token_id)

@@ -1,4 +1,4 @@
-"""Load the fairseq checkpoint to export."""
+"""Load a fairseq checkpoint for export."""
 
 from pathlib import Path
 from typing import Any, Dict, NamedTuple
@@ -9,9 +9,9 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """Loaded checkpoint: the model in float32 and evaluation mode, and its task.
+    """fairseq model in float32 and evaluation mode, loaded for export, and its task.
 
-    ``state`` are the contents of the file, without the weights and the optimizer state.
+    ``state`` holds the contents of the checkpoint without the weights and the optimizer state.
     """
 
     model: Any
@@ -20,7 +20,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """Load a fairseq checkpoint with its classification heads and the dictionaries in the folder ``data``."""
+    """Load a fairseq checkpoint with its classification heads, and dictionaries from the folder ``data``."""
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")
     overrides = {"data": str(data.absolute()), "load_checkpoint_heads": True}

@@ -1,4 +1,4 @@
-"""Check that an exported model and the fairseq model compute the same logits for many sequence lengths."""
+"""Compare the logits of an exported model with those of the fairseq model for many sequence lengths."""
 
 from typing import Any, List, Sequence, Tuple
 
@@ -15,7 +15,7 @@ LONG_LENGTH = 200  # number of tokens in a long sequence
 
 
 def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
-    """Raise InputError if the logits of an exported model differ from those of the fairseq model."""
+    """Raise InputError if an exported model and the fairseq model give different logits for random tokens."""
     with torch.no_grad():
         expected, actual = compute_logits(model, exported, kind)
     difference = (actual - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
@@ -26,10 +26,11 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 
 
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
-    """Return the sequence lengths of two batches, of at most ``longest`` tokens, that a model is compared on.
+    """Return the sequence lengths of two batches, at most ``longest`` tokens, to compare two models on.
 
-    The lengths lie on both sides of two thresholds, at which models compute differently: the length of P, and
-    ``DENSE_LENGTH``, up to which a look-up reads all tokens.
+    Models compute differently above certain lengths, and the batches contain lengths on both sides of these.
+    One is the length of the packed sequence P. The other is ``DENSE_LENGTH``, up to which look-up attention
+    reads all source tokens rather than selected segments.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -38,23 +39,29 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
 
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
-    """Return random token ids from 4 to ``size`` - 1, padded on the right. Equal arguments give equal ids."""
+    """Return a batch of random token ids from 4 to ``size`` - 1, padded with ``pad`` on the right.
+
+    Equal arguments give equal ids.
+    """
     generator = torch.Generator().manual_seed(lengths[0])
     tokens = torch.randint(4, size, (len(lengths), max(lengths)), generator=generator)
     return tokens.masked_fill(torch.arange(tokens.size(1)) >= torch.tensor(lengths)[:, None], pad)
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the length of the longest sequences to compare, for the side "encoder" or "decoder".
+    """Return the length of the longest sequences to compare two models on. side: "encoder" or "decoder".
 
-    It exceeds the length of P, unless the model has too few positions.
+    It exceeds the length of the packed sequence P if the model has enough positions.
     """
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of both models for N random tokens or, of a classifier, N sequences."""
+    """Compute the logits [N, V] of a fairseq model and its exported model for the same random tokens.
+
+    N is the number of tokens or, for a classifier, of sequences.
+    """
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)
@@ -74,7 +81,10 @@ def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, 
 def _compute_batch_logits(
     model: Any, exported: Any, kind: ModelKind, tokens: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of both models for token ids [B, T], without padding positions."""
+    """Compute the logits of a fairseq model and its exported model for token ids [B, T].
+
+    Padding positions are omitted.
+    """
     config = exported.config
     if kind.class_name == "LunaForSequenceClassification":
         return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits

@@ -59,9 +59,9 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 
 
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
-    """Map the usual names, such as ``hidden_size``, to fields of one side, "encoder" or "decoder".
+    """Map the usual transformers names, such as ``hidden_size``, to the fields of a Luna configuration.
 
-    ``max_position_embeddings`` refers to the field ``positions``.
+    side: prefix of the fields, "encoder" or "decoder". positions: field for ``max_position_embeddings``.
     """
     names = {
         "hidden_size": "embed_dim",

@@ -32,10 +32,10 @@ Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Look up options in fairseq's nested configuration by their flat names. Missing ones are omitted.
+    """Return options of fairseq's nested configuration by their flat names. Missing ones are omitted.
 
-    In the nested configuration, ``encoder_embed_dim`` is ``cfg.encoder.embed_dim``. fairseq has already
-    filled in the defaults.
+    For example, ``encoder_embed_dim`` is the value of ``cfg.encoder.embed_dim``. fairseq has already filled
+    in the defaults.
     """
     options = {}
     for name in names:
@@ -50,9 +50,9 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """Return the values of all options that the dataclass of a fairseq model declares.
+    """Return the values of all options in the dataclass of a fairseq model, by name.
 
-    config.json includes these options, so a new option in the dataclass is exported automatically.
+    They are written to config.json, so a new option of the dataclass is exported automatically.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -60,7 +60,7 @@ def declared_options(model: Any) -> Dict[str, Any]:
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    """Return the config.json fields of an encoder-only model."""
+    """Return the config.json fields of a model that consists of an encoder."""
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
     return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
@@ -109,7 +109,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the config.json fields that all models with a decoder share."""
+    """Return the config.json fields that are common to all models with a decoder."""
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
@@ -164,11 +164,11 @@ class ModelKind:
     head: str = ""
 
     def load_class(self) -> Any:
-        """Import the class of the exported model."""
+        """Import and return the transformers class of the exported model."""
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.class_name)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the entry of config.json that tells transformers where to find the classes.
+        """Return the entry ``auto_map`` of config.json, which names the files and classes to load.
 
         configuration: name of the configuration class.
         """
@@ -234,7 +234,10 @@ KINDS = {
 
 
 def fine_tuned_kind(head: str) -> ModelKind:
-    """Return the kind of a masked language model with the classification head of this name."""
+    """Describe the export of a masked language model fine-tuned for classification.
+
+    head: name of the classification head in the checkpoint.
+    """
     return ModelKind(
         "fine-tuned classifier",
         "AutoModelForSequenceClassification",
@@ -247,7 +250,7 @@ def fine_tuned_kind(head: str) -> ModelKind:
 
 
 def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
-    """Return the kind of a fairseq model, with the classification head of this name if one is given.
+    """Describe how to export a fairseq model, with the classification head ``head`` if it is given.
 
     Raises InputError if the model cannot be exported, or has no head of this name.
     """
@@ -263,7 +266,7 @@ def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
 
 
 def _check_exportable(model: Any) -> None:
-    """Raise InputError if no exported class can represent a fairseq model."""
+    """Raise InputError if a fairseq model uses options that the exported classes do not implement."""
     decoder = getattr(model, "decoder", None)
     layer_type = getattr(getattr(model, "args", None), "layer_type", "luna")
     if type(model) not in KINDS or layer_type != "luna":
@@ -298,7 +301,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
-    """Map the parameter names in a checkpoint to those in an exported model, without buffers."""
+    """Map the parameter names in a checkpoint to those in an exported model of this kind, without buffers."""
     mapped = {}
     for name in fairseq_names:
         pair = next((pair for pair in kind.name_prefixes if name.startswith(pair[0])), None)
@@ -349,11 +352,11 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 
 
 def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
-    """Return the default arguments of ``generate``: for a translation model, the search of fairseq-generate.
+    """Return the default arguments of ``generate``. For translation, they are those of fairseq-generate.
 
-    That search generates at least one token and never padding. ``max_length`` and ``min_length`` include the
-    start token and any decoder prompt. Defaults of ``max_new_tokens`` and ``min_new_tokens`` could not be
-    overridden.
+    A translation has at least one token and no padding. The limits are given as ``max_length`` and
+    ``min_length``, which include the start token and any decoder prompt. Users could not override defaults of
+    ``max_new_tokens`` and ``min_new_tokens``.
     """
     options = {
         "bos_token_id": config.eos_token_id,

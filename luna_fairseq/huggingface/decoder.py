@@ -57,11 +57,14 @@ class LunaCache:
         return self.length
 
     def select(self, indices: Tensor) -> "LunaCache":
-        """Return a new cache that contains the hypotheses with the given indices, in their order."""
+        """Return a new cache with the hypotheses at the given indices, in this order."""
         return LunaCache(self.memory.select_sources(indices), self.state.reorder(indices))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the hypotheses in place. ``beam_idx`` has the indices of the hypotheses that go on."""
+        """Reorder the hypotheses in place, for beam search.
+
+        beam_idx: index of the hypothesis that each beam continues.
+        """
         selected = self.select(beam_idx)
         self.memory, self.state = selected.memory, selected.state
 
@@ -137,7 +140,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the output of the exported encoder to the time-first output of ``luna_fairseq.modules``."""
+    """Convert the exported encoder's output [B, T, C] to ``EncoderOutput`` of this package, [T, B, C]."""
     if encoder_outputs is None:
         return None
     source_mask = encoder_outputs.source_mask
@@ -150,7 +153,7 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
 
 # transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
 class CachedGeneration(nn.Module):
-    """Mixin of a model with ``lm_head`` that lets ``generate`` of transformers use a :class:`LunaCache`."""
+    """Mixin for models with ``lm_head`` that lets transformers' ``generate`` use a :class:`LunaCache`."""
 
     _is_stateful = True
 
@@ -169,8 +172,8 @@ class CachedGeneration(nn.Module):
     ) -> Dict[str, Any]:
         """Return the arguments of the next forward pass, which processes the positions after the cached ones.
 
-        ``input_ids`` [B, T] are those of the whole text, or only the new ones of a language model whose
-        attention mask covers the whole text. ``inputs_embeds`` are the vectors of a language model's prompt.
+        input_ids: token ids [B, T] of the whole text. A language model whose attention mask covers the whole
+        text also accepts the new ids alone. inputs_embeds: vectors of a language model's prompt.
         """
         has_source = self.config.is_encoder_decoder
         names = ["use_cache", "output_hidden_states", "output_attentions"]
@@ -199,17 +202,17 @@ class CachedGeneration(nn.Module):
         return {**inputs, "past_key_values": past_key_values}
 
     def _get_initial_cache_position(self, *inputs: Any) -> Dict[str, Any]:
-        """Add the positions of the prompt to the arguments of ``generate``, the last of ``inputs``.
+        """Add ``cache_position``, the positions of the prompt, to the arguments of ``generate``.
 
-        This model does not read the positions. transformers 4 requires them, and would compute them from the
-        tensors of its own kinds of caches, so they are computed without the cache.
+        inputs: the arguments are the last of them. This model ignores the positions, but transformers 4
+        requires them and cannot derive them from this kind of cache.
         """
         cache = inputs[-1].pop("past_key_values", None)
         given = super()._get_initial_cache_position(*inputs)
         return {**given, "past_key_values": cache}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Create no cache, because the first forward pass creates it."""
+        """Prevent ``generate`` from creating its own cache, because the first forward pass creates one."""
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
         past_key_values.reorder_cache(beam_idx)
@@ -217,7 +220,10 @@ class CachedGeneration(nn.Module):
 
 
 def _cached_state(cache: Any) -> Optional[DecoderState]:
-    """Return the state in a cache, or None without a cache. Raise TypeError for a cache of another model."""
+    """Return the decoding state in a cache, or None if ``cache`` is None.
+
+    Raise TypeError for the cache of another kind of model.
+    """
     if cache is None or isinstance(cache, LunaCache):
         return None if cache is None else cache.state
     raise TypeError(
@@ -227,9 +233,10 @@ def _cached_state(cache: Any) -> Optional[DecoderState]:
 
 
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
-    """Return the tokens [B, T] or vectors [B, T, C] after the first ``cached`` ones of a text of ``length``.
+    """Return the tokens [B, T], or vectors [B, T, C], that follow the cached positions of a text.
 
-    Raises ValueError if there are none, or ``tokens`` does not contain all of them.
+    length: total length of the text. cached: number of cached positions. Raises ValueError if no token
+    follows, or ``tokens`` does not contain all of the new ones.
     """
     new = length - cached
     if not 1 <= new <= tokens.size(1):
@@ -241,7 +248,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
 
 
 def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
-    """Repeat each hypothesis of a cache to get ``num_hypotheses``, so that adjacent beams continue it."""
+    """Repeat each hypothesis of a cache, with adjacent copies, until there are ``num_hypotheses``."""
     size = cache.seen.size(0)
     if size == num_hypotheses:
         return cache

@@ -28,7 +28,7 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 
 
 class ConvertedCheckpoint(NamedTuple):
-    """Checkpoint, its :class:`ModelKind`, and its model and tokenizer for transformers.
+    """Checkpoint, its :class:`ModelKind`, and the transformers model and tokenizer converted from it.
 
     The tokenizer is None if the model takes images as input.
     """
@@ -57,7 +57,7 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str], example: str) -> CommandParser:
-    """Build a parser with the options shared by luna-export-huggingface and luna-export-onnx."""
+    """Build a parser with the options common to luna-export-huggingface and luna-export-onnx."""
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
     parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
@@ -113,9 +113,10 @@ def export(
 def convert_checkpoint(
     path: Path, data: Path, folder: Path, head: Optional[str], ema: bool
 ) -> ConvertedCheckpoint:
-    """Load a checkpoint, and convert its model and tokenizer to transformers.
+    """Load a fairseq checkpoint, and convert its model and tokenizer to transformers.
 
-    ``folder`` is not written. Raises InputError if it exists already, or the checkpoint cannot be exported.
+    folder: folder of the later export, which is not written yet. Raises InputError if it exists already, or
+    the checkpoint cannot be exported.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
@@ -150,7 +151,10 @@ def convert_checkpoint(
 
 
 def _check_task(path: Path, identity: Dict[str, Any]) -> None:
-    """Raise InputError for a task whose input the tokenizer cannot build, such as one with language tags."""
+    """Raise InputError if the exported tokenizer could not build a task's input, such as language tags.
+
+    identity: task and languages of the checkpoint.
+    """
     if not has_known_task(identity):
         raise InputError(
             f"{path} was trained on --task {identity.get('task')}, whose input the exported tokenizer cannot "
@@ -159,7 +163,7 @@ def _check_task(path: Path, identity: Dict[str, Any]) -> None:
 
 
 def _describe_classes(config: Any, task: Any) -> None:
-    """Store in the configuration the names of a classifier's labels, or that it predicts a number."""
+    """Add to a configuration the names of a classifier's labels, or that it predicts a number."""
     head, options = getattr(config, "classifier_head", None), getattr(task, "cfg", None)
     if head != getattr(options, "classification_head_name", None):
         return  # The head was trained on another task, or there is none.
@@ -174,14 +178,17 @@ def _describe_classes(config: Any, task: Any) -> None:
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the target dictionary of a translation task, or the source dictionary of any other task."""
+    """Return the dictionary of the tokens that a task's model generates.
+
+    For translation, it is the target dictionary. Other tasks have only one dictionary.
+    """
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
     """Return the name of the classification head to export, or None to export the language model.
 
-    The ``head`` given takes precedence. Without it, raises InputError if the model has several heads.
+    head: name that the user has given. Without it, raises InputError if the model has several heads.
     """
     if head is not None:
         return None if head == "none" else head

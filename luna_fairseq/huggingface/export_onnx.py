@@ -109,7 +109,7 @@ def write_onnx(model: Any, folder: Path) -> None:
 
 
 def build_for_export(model: Any) -> Any:
-    """Return a copy of a model in which no shape or operation depends on the lengths of sentences."""
+    """Copy a model into a form that can be traced: no shape or operation depends on sentence lengths."""
     config = copy.deepcopy(model.config)
     config.fixed_shapes = True
     exportable = type(model)(config).eval()
@@ -118,9 +118,10 @@ def build_for_export(model: Any) -> Any:
 
 
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
-    """Write the graph that reads a source, and the graph of one decoding step.
+    """Write the ONNX graph that encodes a source, and the graph of one decoding step.
 
-    A causal language model has no source. ``tokens`` has the token ids [batch size, length] of each example.
+    A causal language model has no source, and gets only the second graph. tokens: token ids [batch size,
+    length] of each example.
     """
     from luna_fairseq.huggingface.onnx_parts import DecodingStep, ReadSource
 
@@ -142,7 +143,7 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
 
 
 def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Export a module to an ONNX graph, traced with the first example, and compare it on all examples."""
+    """Export a module to an ONNX graph, traced with the first example, and check it on all examples."""
     first, *_, last = examples
     shapes = tuple(
         {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}
@@ -160,7 +161,7 @@ def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
 
 
 def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Check that an ONNX graph computes the outputs of the module from which it was exported."""
+    """Raise InputError if an ONNX graph and the module from which it was exported differ in their outputs."""
     from luna_fairseq.huggingface.onnx_runs import Graph
 
     graph = Graph(path)

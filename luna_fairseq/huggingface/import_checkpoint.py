@@ -95,7 +95,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add, in place, the parameters that safetensors omitted because they are tied to another one.
+    """Add tied parameters to ``weights`` in place. safetensors stores only one of several tied tensors.
 
     names: names of all parameters of the exported model. all_shared: the encoder's embedding is tied too.
     """
@@ -107,10 +107,10 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 
 
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Map the checkpoint parameters that are tied to an imported embedding to its exported name.
+    """Find checkpoint parameters that are tied to an imported embedding, and map them to its exported name.
 
-    ``names`` maps parameters from the checkpoint to the exported model. A classifier is exported
-    without the LM head, whose old weight would overwrite the imported embedding.
+    names: maps parameter names in the checkpoint to names in the exported model. A classifier is exported
+    without its LM head, whose old weight would otherwise overwrite the imported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -125,9 +125,9 @@ def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor])
 def _check_same_training(
     exported: Dict[str, Any], original: Dict[str, Any], folder: Path, like: Path
 ) -> None:
-    """Raise InputError if a folder was exported from another training, even if its parameters would fit.
+    """Raise InputError if a folder was not exported from the training run of the checkpoint ``like``.
 
-    ``exported`` and ``original`` are the settings of the two trainings that :func:`stored_identity` returns.
+    exported, original: identities of the two runs, from :func:`stored_identity`.
     """
     for name, value in exported.items():
         if name in original and original[name] != value:
@@ -138,9 +138,9 @@ def _check_same_training(
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Raise InputError if a tokenizer in a folder has another vocabulary than the exported one.
+    """Raise InputError if a tokenizer's vocabulary in a folder has changed since the export.
 
-    ``exported`` holds the digest of each exported vocabulary by file name. A missing file causes a warning.
+    exported: digest of each exported vocabulary by file name. A missing file causes a warning.
     """
     from tokenizers import Tokenizer
 

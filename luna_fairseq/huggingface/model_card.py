@@ -34,7 +34,10 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 
 
 def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, str]) -> str:
-    """Return README.md: how to load the model, training details, ``scores`` as text by name, and options."""
+    """Return the text of README.md: how to load the model, training details, scores and options.
+
+    scores: text to show for each score, by its name.
+    """
     rows = {**_training_details(checkpoint), **scores, **_model_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
     return _CARD.format(title=kind.title, auto=kind.auto_class, rows="\n".join(lines))
@@ -96,7 +99,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options with which the model was built, keyed by name in backticks."""
+    """Return the options with which the model was built. Each name is in backticks, as for Markdown."""
     options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

@@ -100,7 +100,7 @@ class LunaClassifier(LunaPreTrainedModel):
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Compute the loss if labels are given, and build the return value of ``forward``."""
+        """Build the return value of ``forward`` from the logits, with a loss if labels are given."""
         loss = None
         if labels is not None and logits.size(-1) == 1:
             loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
@@ -243,7 +243,10 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Return one vector per sequence, [B, C], to classify: see ``classifier_reads`` above."""
+        """Return the vectors [B, C] to classify, which represent one sequence each.
+
+        The class docstring describes the choices.
+        """
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

@@ -18,21 +18,24 @@ from luna_fairseq.modules.memory import DecoderMemory, flatten_tensors
 
 
 def random_source(model: Any, batch: int, length: int) -> Tensor:
-    """Return random token ids [batch, length], padded on the right, for an exported model.
+    """Return random token ids [batch, length] for an exported model, padded on the right.
 
-    The sequence lengths repeat the pattern ``length``, ``length`` // 2, ``length`` // 6.
+    The lengths of the sequences alternate between ``length``, ``length`` // 2 and ``length`` // 6.
     """
     lengths = [max(1, length // (1, 2, 6)[row % 3]) for row in range(batch)]
     return random_tokens(source_vocabulary_size(model.config), lengths, model.config.pad_token_id)
 
 
 def source_vocabulary_size(config: Any) -> int:
-    """Return the size of the source vocabulary, or of the only vocabulary."""
+    """Return the size of the source vocabulary, or of the only vocabulary if there is just one."""
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
 class WholeModel(nn.Module):
-    """Graph of a model without a decoder, which maps token ids [B, T] to logits."""
+    """Module exported as the only ONNX graph of a model without decoder.
+
+    It maps token ids [B, T] to logits.
+    """
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -45,9 +48,9 @@ class WholeModel(nn.Module):
 
 
 def name_tensors(prefix: str, values: Any) -> List[str]:
-    """Return a name, such as ``state_layers_0_key_sum``, for each tensor in nested tuples.
+    """Return names, such as ``state_layers_0_key_sum``, for all tensors in nested named tuples.
 
-    The names are in the order of ``flatten_tensors``.
+    The names are in the order in which ``flatten_tensors`` returns the tensors.
     """
     names: List[str] = []
     seen: List[Tensor] = []
@@ -65,7 +68,10 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """Graph that encodes a source and computes the memory, the tensors that every decoding step reads.
+    """Module exported as the ONNX graph that encodes a source and computes the decoder's memory.
+
+    The memory consists of tensors that every decoding step reads, such as the keys and values of
+    cross-attention.
 
     Attributes:
         example: memory of an example batch, whose structure all batches share.
@@ -98,7 +104,7 @@ class ReadSource(nn.Module):
 
 
 class DecodingStep(nn.Module):
-    """Graph of one decoding step, which processes one token per sentence.
+    """Module exported as the ONNX graph of one decoding step, which processes one token per sentence.
 
     A padding token leaves the state of its sentence unchanged. A state of zeros is the beginning of a text.
     The inputs are "token", the tensors of the memory, of which ``memory`` is an example, and the tensors of

@@ -16,9 +16,9 @@ Arrays = Dict[str, np.ndarray]
 
 
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
-    """Return (batch size, length) of the example that traces each graph, and of two more to compare.
+    """Return (batch size, length) of the example that traces an ONNX graph, and of two others to compare.
 
-    The example has more tokens than rows of P, so that no segment of a window has a single token.
+    The example has more tokens than P has rows, so that text segments have more than one token.
     """
     longest = length_to_compare(config, "decoder" if config.model_type == "luna_lm" else "encoder")
     length = min(max(11, config.projection_length + 1), longest)
@@ -26,10 +26,10 @@ def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
 
 
 def batches_to_compare(config: Any) -> List[Tensor]:
-    """Return random batches of token ids on which a model and its graphs are compared.
+    """Return random batches of token ids on which a model and its ONNX graphs are compared.
 
-    Sequences are padded on the right, single or, for a decoder, padded on the left. The lengths are
-    those of :func:`batch_lengths`.
+    There are batches padded on the right, single sequences and, for a decoder, batches padded on the left.
+    The lengths are those of :func:`batch_lengths`.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -44,7 +44,7 @@ def batches_to_compare(config: Any) -> List[Tensor]:
 
 
 def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
-    """Compute the logits of an exported model for token ids [B, T].
+    """Compute the logits of an exported model for token ids [B, T], to compare them with ONNX graphs.
 
     Their shape is [B, target tokens, V] for a translation model, [B, V] for a classifier, and [tokens without
     padding, V] for a language model.
@@ -76,7 +76,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph, called with input arrays by name. Arrays that are not inputs of the graph are ignored."""
+    """ONNX graph that is called with arrays by input name. Arrays that are not its inputs are ignored."""
 
     def __init__(self, path: Path):
         import onnxruntime
@@ -99,7 +99,7 @@ class Graph:
             ) from error
 
     def first_state(self, batch: int) -> Arrays:
-        """Return the state before the first token for a batch of this size, which consists of zeros."""
+        """Return the decoding state before the first token: arrays of zeros for a batch of this size."""
         states = [node for node in self.inputs if node.name.startswith("state_")]
         types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         return {node.name: np.zeros((batch, *node.shape[1:]), types[node.type]) for node in states}

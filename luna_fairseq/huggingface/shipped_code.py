@@ -26,10 +26,10 @@ _REMAINING_IMPORT = re.compile(rf"^ *(?:from|import) {_PACKAGE}\b.*", flags=re.M
 
 
 class _Statement(NamedTuple):
-    """Top-level statement of a module with the comments above it.
+    """Top-level statement of a module, with the comments above it.
 
     Attributes:
-        names: names that it defines.
+        names: names that the statement defines.
         used: names that occur in it, also as strings, which may be annotations.
         text: source code.
     """
@@ -59,9 +59,9 @@ class _Module(NamedTuple):
 def write_code(model: str, folder: Path) -> None:
     """Copy a module of ``luna_fairseq.huggingface``, and the code that it imports, into a folder.
 
-    The folder may hold the code of another module. Raises ValueError if the code cannot be shipped: two
-    modules of a subpackage use one name for different objects, a function imports ``luna_fairseq``, or the
-    folder contains a different version of a file.
+    The folder may already hold the code of another module. Raises ValueError if two modules of a subpackage
+    use one name for different objects, a function imports ``luna_fairseq``, or the folder contains a
+    different version of a file.
     """
     modules: Dict[str, _Module] = {}
     _collect_modules(model, modules)
@@ -86,7 +86,10 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Add a parsed module to ``modules``, after the modules of this package that it imports."""
+    """Parse a module and, recursively, the modules of this package that it imports.
+
+    They are added to ``modules``, each after its imports.
+    """
     if name in modules:
         return
     module = _parse_module(name)
@@ -101,7 +104,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _parse_module(name: str) -> _Module:
-    """Parse the source code of a module."""
+    """Parse the source code of a module into docstring, imports and other statements."""
     path = _ROOT.joinpath(*name.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = path.read_text(encoding="utf-8")
@@ -126,7 +129,7 @@ def _parse_module(name: str) -> _Module:
 
 
 def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
-    """Return the modules, without the statements and imports of ``_REDUCED`` files that nothing uses."""
+    """Return the modules without unused statements and imports. Only files in ``_REDUCED`` are reduced."""
     needed: Set[Tuple[str, str]] = set()
     kept: Set[int] = set()
 
@@ -167,7 +170,7 @@ def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
 
 
 def _used_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names and strings in a statement."""
+    """Yield the names that occur in a statement, and its strings, which may be annotations."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id

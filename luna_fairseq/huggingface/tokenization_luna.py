@@ -27,12 +27,12 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self.set_target(Tokenizer.from_file(target_tokenizer_file))
 
     def set_target(self, target: Tokenizer) -> None:
-        """Set the tokenizer that encodes ``text_target`` and decodes ids."""
+        """Set a separate tokenizer for the target language, which encodes ``text_target`` and decodes ids."""
         self.target = target
         self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add the mask token as an ordinary token that absorbs the preceding space, as in RoBERTa."""
+        """Add tokens. The mask token absorbs the preceding space, as in RoBERTa, and is an ordinary token."""
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
         if masks:

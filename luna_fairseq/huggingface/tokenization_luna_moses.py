@@ -14,7 +14,9 @@ WORD_END = "</w>"
 
 
 class Merges:
-    r"""Byte-pair encoding as in subword-nmt, from the contents of its codes file. Splits of words are cached.
+    r"""Byte-pair encoding as in subword-nmt.
+
+    Its argument is the contents of a codes file. The split of each word is cached.
 
     Example:
         >>> Merges("#version: 0.2\nl o\nlo w</w>").split("slow")

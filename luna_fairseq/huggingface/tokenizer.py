@@ -128,7 +128,7 @@ def build_tokenizer(
 
 
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
-    """Build the tokenizer of a model from files in the folders, or return None if the model takes images.
+    """Build the tokenizer of a task from files in the given folders, or return None if its input are images.
 
     A translation model has a separate target tokenizer if its vocabularies differ.
     """
@@ -150,7 +150,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer, keyed by file name. Empty for None."""
+    """Return a digest of each vocabulary of a tokenizer, by file name. Empty if ``tokenizer`` is None."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
@@ -163,7 +163,7 @@ def vocabulary_digest(tokenizer: Tokenizer) -> str:
 
 
 def choose_template(config: Any) -> Template:
-    """Return the special tokens that a model expects around its input."""
+    """Return the special tokens that a model expects before and after its input."""
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
         return Template(f"{EOS} $A", f"{EOS} $A $B")
@@ -176,7 +176,10 @@ def choose_template(config: Any) -> Template:
 
 
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
-    """Build a tokenizer that splits text at spaces. ``join_pieces``: decoding removes subword-nmt's "@@"."""
+    """Build a tokenizer that splits text at spaces.
+
+    join_pieces: remove subword-nmt's "@@" when decoding, so that pieces are joined to words.
+    """
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -253,9 +256,10 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
 
 
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
-    """Build a byte-pair encoding from the id of each piece, and the pairs of pieces in merge order.
+    """Build a byte-pair encoding for the ``tokenizers`` library.
 
-    Raises InputError if a piece or the result of a merge has no id.
+    vocabulary: id of each piece. merges: pairs of pieces in the order of their merges. Raises InputError if a
+    piece or the result of a merge has no id.
     """
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:

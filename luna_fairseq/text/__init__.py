@@ -1,1 +1,1 @@
-"""Text processing: parallel files, subword encodings, dictionaries and documents."""
+"""Processing of training and test text: parallel files, subword encodings, dictionaries and documents."""

@@ -1,4 +1,4 @@
-"""Process long texts in batches, in one or more processes."""
+"""Apply a function to a long text in batches, in one or more processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def map_batches(
 def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
-    """Apply a function to batches in a pool of processes, and yield the results in order."""
+    """Apply a function to batches in a pool of processes, and yield the results in the order of batches."""
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()
         try:

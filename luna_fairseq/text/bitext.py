@@ -26,7 +26,7 @@ _CONTROL_OR_SPACE = re.compile(f"{_CONTROL.pattern}|\u2581")
 
 @dataclass(frozen=True)
 class Bitext:
-    """Pair of line-aligned text files, created by :func:`check_bitext`.
+    """Pair of line-aligned text files that :func:`check_bitext` has checked.
 
     Attributes:
         empty: number of pairs with an empty side.
@@ -42,7 +42,7 @@ class Bitext:
     control_lines: int = 0
 
     def pairs(self) -> Iterator[Tuple[str, str]]:
-        """Iterate over the pairs (source line, target line), without pairs that have an empty side."""
+        """Yield (source line, target line), without pairs that have an empty side."""
         return (pair for pair in zip(read_lines(self.source), read_lines(self.target)) if all(pair))
 
 
@@ -66,11 +66,10 @@ def read_lines(
 def check_bitext(
     prefix: str, source_lang: str, target_lang: str, drop_empty: bool, documents: bool = False
 ) -> Bitext:
-    """Read both files ``PREFIX.LANG`` of a parallel text in full, and check that they are aligned.
+    """Read both files ``PREFIX.LANG`` of a parallel text, and raise InputError if they are not aligned.
 
-    drop_empty: allow pairs with an empty side, because the caller skips them.
-    documents: empty lines separate documents, and must be at the same positions in both files. Requires
-    ``drop_empty``.
+    drop_empty: allow pairs with an empty side, because the caller skips them. documents: empty lines separate
+    documents, and must be at the same positions in both files. Requires ``drop_empty``.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
@@ -101,7 +100,10 @@ def check_bitext(
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
-    """Raise InputError if a file is empty, the line counts differ, or every pair has an empty side."""
+    """Raise InputError if a file has no lines, the line counts differ, or every pair has an empty side.
+
+    empty: number of pairs with an empty side.
+    """
     for path, count in zip(paths, counts):
         if not count:
             raise InputError(f"{path} is empty. Give a file with one sentence on each line.")
@@ -126,7 +128,10 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode a line as UTF-8, and strip surrounding whitespace and, from line 1, a byte order mark."""
+    """Decode a line as UTF-8, and strip surrounding whitespace. Line 1 may begin with a byte order mark.
+
+    path, number: file and line number, for the error message.
+    """
     try:
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -142,7 +147,10 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace the characters that match ``pattern`` with spaces, and strip the line."""
+    """Replace the characters that match ``pattern``, control characters by default, with spaces.
+
+    Strip the line.
+    """
     # Most lines contain no such character. These checks are faster than the regular expression.
     if text.isprintable() and "\u2581" not in text:
         return text

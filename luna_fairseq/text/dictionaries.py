@@ -1,4 +1,4 @@
-"""Build dictionaries in fairseq's format, sorted by frequency and padded as in fairseq-preprocess."""
+"""Build fairseq dictionaries, sorted by frequency and padded to a multiple of 8 as in fairseq-preprocess."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 
 
 def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """Build a dictionary of all pieces of a subword vocabulary, by decreasing frequency in the training text.
+    """Build a fairseq dictionary of all pieces of a subword vocabulary, sorted by decreasing frequency.
 
-    Pieces that do not occur in the training text are included, because other text may contain them.
+    counts: number of occurrences of each piece in the training text. Pieces that do not occur there are
+    included, because other text may contain them.
     """
     dictionary = Dictionary()
     for piece, count in Counter({piece: counts.get(piece, 0) for piece in pieces}).most_common():

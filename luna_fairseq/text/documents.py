@@ -26,14 +26,19 @@ IDS = "doc"
 
 
 class DocumentPiece(NamedTuple):
-    """Document piece: the index of its document, and the number of its consecutive sentences."""
+    """Part of a document that is translated as one sequence.
+
+    Attributes:
+        document: index of the document.
+        sentences: number of consecutive sentences in the piece.
+    """
 
     document: int
     sentences: int
 
 
 def document_lengths(prefix: str, text: Bitext) -> List[int]:
-    """Count the sentences in each document of a parallel text.
+    """Return the number of sentences in each document of a parallel text.
 
     Documents are separated by empty lines at the same positions in both files. If the file ``PREFIX.doc``
     exists, it defines the documents instead. It contains one document identifier per line, and consecutive
@@ -57,7 +62,7 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
 
 
 def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
-    """Count the sentences in each document, given a file with the document identifier of each line."""
+    """Return the number of sentences in each document, given a file with a document identifier per line."""
     ids = list(read_lines(path))
     if len(ids) != text.lines:
         raise InputError(
@@ -75,7 +80,10 @@ def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
 
 
 def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
-    """Iterate over the line numbers and line pairs of a text. A line that contains ``<sep>`` is an error."""
+    """Yield the line numbers and (source, target) lines of a text.
+
+    A line that contains ``<sep>`` is an error.
+    """
     for number, pair in enumerate(zip(read_lines(text.source), read_lines(text.target)), 1):
         for path, line in zip((text.source, text.target), pair):
             if SEPARATOR in line:
@@ -89,11 +97,11 @@ def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]
 def cut_documents(
     documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int
 ) -> Iterator[DocumentPiece]:
-    """Split documents at sentence boundaries into pieces that are as long as the limit allows.
+    """Divide documents at sentence boundaries into pieces of as many sentences as the token limit allows.
 
-    sentences: lengths of each sentence in tokens, one per side that the limit applies to.
-    limit: maximum number of tokens per piece, including separators. A longer sentence becomes a piece of its
-    own.
+    documents: number of sentences in each document. sentences: lengths of each sentence in tokens, one per
+    side that the limit applies to. limit: maximum number of tokens per piece, including separators. A longer
+    sentence becomes a piece of its own.
 
     Example:
         >>> list(cut_documents([3], iter([(2,), (3,), (4,)]), limit=6))
@@ -117,7 +125,10 @@ def cut_documents(
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
-    """Split an encoded parallel text into document pieces, each with the piece IDs of source and target.
+    """Divide encoded parallel documents into pieces of consecutive sentences, and join these by a separator.
+
+    Yields each piece with the token IDs of its source and its target. documents: number of sentences in each
+    document. limit: maximum number of tokens in a piece.
 
     In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
     yielded on its own (with None as the piece), so that the model learns to translate single sentences. In
@@ -136,7 +147,7 @@ def split_into_pieces(
 
 
 def _iterate_sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[np.ndarray, ...]]:
-    """Iterate over the sentence pairs of encoded batches, with one array of piece IDs per side."""
+    """Yield one array of token IDs per side for each sentence pair in encoded batches."""
     for sides in batches:
         sentences_by_side = []
         for ids, lengths in sides:
@@ -152,12 +163,12 @@ def _join_tokens(sentences: Sequence[np.ndarray], separator: int) -> np.ndarray:
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Join encoded sentences into a document piece, such as "a b <sep> c"."""
+    """Join sentences that are translated as one sequence, such as "a b <sep> c"."""
     return f" {SEPARATOR} ".join(sentences)
 
 
 def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
-    """Split the translation of a document piece into sentences, or return None if their number is wrong."""
+    """Split a translation at ``<sep>`` into sentences, or return None unless it has ``sentences`` of them."""
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return parts if len(parts) == sentences and all(parts) else None
 
@@ -168,12 +179,12 @@ def remove_separators(text: str) -> str:
 
 
 def write_pieces(path: Path, pieces: Sequence[DocumentPiece]) -> None:
-    """Write document pieces to a file, one per line: document number, tab, number of sentences."""
+    """Write a list of document pieces to a file, with a line "DOCUMENT<tab>SENTENCES" for each."""
     write_text(path, "".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces))
 
 
 def read_pieces(path: Path) -> List[DocumentPiece]:
-    """Read a file written by :func:`write_pieces`."""
+    """Read the list of document pieces that :func:`write_pieces` wrote."""
     lines = list(read_lines(path))
     try:
         return [DocumentPiece(*map(int, line.split("\t"))) for line in lines]

@@ -1,4 +1,4 @@
-"""Encoders that convert lines of text to piece IDs: sentencepiece, subword-nmt, GPT-2 and whole words."""
+"""Encoders that convert lines of text to IDs, with sentencepiece, subword-nmt, GPT-2 or whole words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = 100_000  # number of words whose pieces are cached
 
 
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_percent: float) -> None:
-    """Raise InputError if more than ``max_percent`` of the tokens of a text are unknown to the dictionary.
+    """Raise InputError if more than ``max_percent`` of the tokens of a text are not in the dictionary.
 
     unknown, tokens: number of unknown tokens and of all tokens of each text, by the text's name.
     """
@@ -44,13 +44,16 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print how many tokens of a text are unknown, unless there are none. counts: see :func:`write_texts`."""
+    """Print how many tokens of a text are not in the dictionary. Print nothing if there are none.
+
+    counts: numbers of "unknown" and of all "tokens", by the text's name.
+    """
     if counts["unknown"][name]:
         print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
 
 class Encoder:
-    """Encoder that converts lines of text to the IDs of their subword pieces.
+    """Converts lines of text to the IDs of their subword pieces.
 
     Args:
         encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
@@ -71,16 +74,19 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Yield all piece IDs and the number of pieces of each line, for every batch of 10,000 lines."""
+        """Encode lines in batches of 10,000.
+
+        Yield (concatenated piece IDs, number of pieces of each line).
+        """
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 
     def add(self, piece: str) -> int:
-        """Add a piece that does not occur in the text, such as a separator, and return its ID."""
+        """Add a piece that occurs in no text, such as a separator of sentences, and return its ID."""
         return self.pieces.setdefault(piece, len(self.pieces))
 
     def dictionary_indices(self, dictionary: Dictionary) -> np.ndarray:
-        """Return the dictionary index of each piece ID, or the index of the unknown token."""
+        """Return an array that maps each piece ID to its index in a dictionary, or to the unknown token."""
         return np.array([dictionary.index(piece) for piece in self.pieces], dtype=np.int64)
 
 
@@ -95,10 +101,12 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
 def write_texts(
     texts: Sequence[Tuple[str, EncodedText, Path, Dictionary]], encoder: Encoder, max_unknown: float = 100.0
 ) -> Dict[str, Counter]:
-    """Write encoded texts in fairseq's format, unless too many tokens are unknown, and count their tokens.
+    """Write encoded texts in fairseq's binary format, and return the number of their tokens.
 
-    texts: name in the counts (parts of a text share it), text, path without suffix, and dictionary. Returns
-    the counters "tokens", "unknown" and "longest" (line), by name.
+    texts: tuples of name, text, path without suffix, and dictionary. Parts of a text have the same name.
+
+    Returns the counters "tokens", "unknown" and "longest" (line), each by name. Raises InputError if more
+    than ``max_unknown`` percent of the tokens are unknown.
     """
     dictionaries = {id(dictionary): dictionary for _, _, _, dictionary in texts}
     tables = {key: encoder.dictionary_indices(words) for key, words in dictionaries.items()}
@@ -176,7 +184,7 @@ def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
 
 
 def gpt2_symbols(encoder_json: Path) -> List[str]:
-    """Return the dictionary symbols of all GPT-2 pieces: "0", "1", ..., "50256"."""
+    """Return the fairseq dictionary symbols of all GPT-2 pieces, their IDs: "0", "1", ..., "50256"."""
     try:
         table: Dict[str, int] = json.loads(require_regular_file(encoder_json).read_text(encoding="utf-8"))
         return [str(number) for number in sorted(table.values())]
@@ -189,7 +197,7 @@ def _sentencepiece_pieces(processor: sentencepiece.SentencePieceProcessor) -> Di
 
 
 def _encode_gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:
-    """Encode lines with GPT-2's byte-pair encoding. Each process loads the two files once."""
+    """Encode lines with GPT-2's byte-pair encoding. Each process loads its two files only once."""
     return [_load_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
 
 

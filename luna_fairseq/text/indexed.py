@@ -1,7 +1,7 @@
-"""Store encoded text on disk, first in scratch files and then in fairseq's indexed format.
+"""Store encoded text in scratch files, and convert them to fairseq's indexed format.
 
-The dictionary is known only after the whole training text has been encoded. Until then, scratch files hold
-the piece IDs of the encoder. A ``table`` holds the dictionary index of each piece ID.
+Until the whole training text has been encoded, its dictionary is unknown. The scratch files therefore hold
+the piece IDs of the encoder. A ``table`` maps each piece ID to its index in the dictionary.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SENTENCES = 1 << 16  # number of sentences in memory at a time
 
 
 class EncodedText:
-    """Encoded sentences, stored in two scratch files rather than in memory.
+    """Encoded sentences, stored in two scratch files to save memory.
 
     Attributes:
         counts: number of occurrences of each piece ID.
@@ -49,17 +49,21 @@ class EncodedText:
 
     @property
     def tokens(self) -> int:
-        """Total number of pieces."""
+        """Total number of subword pieces in the text."""
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
-        """Count the tokens that are not in a dictionary."""
+        """Return the number of tokens that are not in a dictionary.
+
+        table: dictionary index of each piece ID.
+        """
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
         """Write the text in fairseq's indexed format to ``PREFIX.bin`` and ``PREFIX.idx``.
 
-        Both files are byte-identical to the output of fairseq-preprocess.
+        table: dictionary index of each piece ID. Both files are byte-identical to the output of
+        fairseq-preprocess.
         """
         dtype = best_fitting_int_dtype(len(dictionary))
         table = table.astype(dtype)
@@ -71,7 +75,7 @@ class EncodedText:
                 self._write_index(writer._file, dtype)
 
     def _write_index(self, file: IO[bytes], dtype: Any) -> None:
-        """Write the lengths and offsets of the sentences to the index file, positioned after its header.
+        """Write the lengths and offsets of the sentences to an open index file, after its header.
 
         fairseq's own writer would keep all lengths in memory.
         """
@@ -85,7 +89,7 @@ class EncodedText:
             start = int(ends[-1])
 
     def _read_lengths(self) -> Iterator[np.ndarray]:
-        """Iterate over the sentence lengths, in arrays of up to 65,536."""
+        """Yield the sentence lengths in arrays of up to 65,536."""
         self._sizes.seek(0)
         while True:
             lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
@@ -94,20 +98,23 @@ class EncodedText:
             yield lengths
 
     def _read_sentences(self) -> Iterator[Encoded]:
-        """Iterate over the sentences, in batches of up to 65,536."""
+        """Yield (concatenated piece IDs, sentence lengths) in batches of up to 65,536 sentences."""
         self._ids.seek(0)
         for lengths in self._read_lengths():
             yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
 
     def close(self) -> None:
-        """Close the scratch files. :func:`encoded_texts` deletes them."""
+        """Close the scratch files. The context manager :func:`encoded_texts` deletes them."""
         self._ids.close()
         self._sizes.close()
 
 
 @contextmanager
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
-    """Context manager that creates an empty :class:`EncodedText` per name, and deletes the files at exit."""
+    """Context manager that yields an empty :class:`EncodedText` for each name.
+
+    Their scratch files are in ``folder`` and are deleted at exit.
+    """
     with scratch_folder(folder), ExitStack() as stack:
         texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
         for text in texts.values():
@@ -128,7 +135,10 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 
 
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
-    """Select the sentences of a batch for which a mask is True."""
+    """Return the sentences of a batch for which a boolean mask is True.
+
+    encoded: concatenated piece IDs of all sentences, and the length of each sentence.
+    """
     ids, lengths = encoded
     return ids[np.repeat(mask, lengths)], lengths[mask]
 

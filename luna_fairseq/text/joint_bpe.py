@@ -61,7 +61,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
 
 
 def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
-    """Count the words of a text in bounded memory.
+    """Count the words of a text, with a bounded number of words in memory.
 
     Whenever the number of distinct words exceeds ``2 * max_words``, only the ``max_words`` most frequent ones
     are kept. Characters that occur only in discarded words are kept as one-character words, so that the
@@ -78,17 +78,17 @@ def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
 
 
 def _break_special_symbols(line: str) -> str:
-    """Insert a space into text that looks like a special symbol of sentencepiece, such as ``<s >``."""
+    """Insert a space into text that sentencepiece would read as a special symbol: ``<s>`` gives ``<s >``."""
     # sentencepiece skips such text and does not learn characters that occur nowhere else.
     return _SENTENCEPIECE_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
 
 @contextmanager
 def _temporary_working_folder() -> Iterator[None]:
-    """Context manager that makes a temporary folder the working directory.
+    """Context manager that changes the working directory to a temporary folder.
 
-    sentencepiece stores the path of the normalization rules in the model file. A relative path makes the
-    model file reproducible.
+    sentencepiece stores the path of the normalization rules in the model file. With a relative path, equal
+    text gives an identical model file.
     """
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +100,7 @@ def _temporary_working_folder() -> Iterator[None]:
 
 
 def _explain_error(message: str, vocab_size: int) -> str:
-    """Rewrite an error message of sentencepiece in terms of ``--vocab-size``."""
+    """Translate an error message of sentencepiece into advice on ``--vocab-size``."""
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
     if too_high:
         return (
@@ -117,9 +117,9 @@ def _explain_error(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build a dictionary of all pieces of a sentencepiece model and of ``separators``, such as ``<sep>``.
+    """Build a fairseq dictionary of all pieces of a sentencepiece model and of symbols such as ``<sep>``.
 
-    ``counts`` are the numbers of occurrences in the training text, by piece.
+    counts: number of occurrences of each piece in the training text.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused

@@ -11,9 +11,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LengthFilter:
-    """Filter of sentence pairs by length in subword pieces, and by the ratio of the two lengths.
+    """Filter for training pairs by length in subword pieces, and by the ratio of the two lengths.
 
-    A limit of None does not drop any pair.
+    A limit of None is not applied.
     """
 
     max_length: Optional[int] = None

@@ -1,4 +1,4 @@
-"""Moses tokenization with sacremoses, as used in published WMT'14 systems and their BLEU scores.
+"""Moses tokenization with sacremoses, as in the published WMT'14 systems and their BLEU scores.
 
 Punctuation is normalized, hyphens are split aggressively (``a @-@ b``), and XML characters are escaped.
 """
@@ -55,7 +55,7 @@ def tokenize(line: str, language: str) -> List[str]:
 
 
 def detokenize(tokens: Sequence[str], language: str) -> str:
-    """Join Moses tokens into plain text, the inverse of :func:`tokenize`."""
+    """Join Moses tokens to plain text. This reverses :func:`tokenize`."""
     return _detokenizer(language).detokenize(tokens)
 
 

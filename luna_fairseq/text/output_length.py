@@ -1,4 +1,4 @@
-"""Limit the length of a translation relative to the length of its source."""
+"""Limit the length of translations relative to their sources."""
 
 from typing import Any, Dict, Mapping
 
@@ -8,8 +8,8 @@ _BY_SOURCE = {"max_len_a": 1.5, "max_len_b": 20}
 
 
 def limits_by_source(user_options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return fairseq-generate's options for a limit of 1.5 tokens per source token, plus 20.
+    """Return fairseq-generate's options that limit translations to 1.5 tokens per source token plus 20.
 
-    There is no limit if the user gives an option that controls the output length.
+    The result is empty if the user gives an option that controls the output length.
     """
     return {} if {*_BY_SOURCE, "min_len"} & user_options.keys() else dict(_BY_SOURCE)

@@ -15,7 +15,7 @@ SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Return the subword encoding that the symbols of a dictionary have, as named by fairseq's --bpe.
+    """Return the subword encoding that a dictionary's symbols seem to have, as a value of fairseq's --bpe.
 
     The result is "sentencepiece", "subword_nmt", "gpt2", or None for whole words.
     """
@@ -28,7 +28,7 @@ def detect_encoding(dictionary: Any) -> Optional[str]:
 
 
 def is_filler(symbol: str) -> bool:
-    """Return True if a dictionary symbol does not represent text.
+    """Return True if a dictionary symbol stands for no text.
 
     Such symbols are the mask, the sentence separator, language tags (``__en__``, ``[en_XX]`` or
     ``<lang:en>``), and the ``madeupword`` symbols that pad the size of a dictionary.
@@ -41,7 +41,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError if a text consists of plain words, but the dictionary contains subword pieces."""
+    """Raise InputError if a text seems to be plain words, although the dictionary contains subword pieces."""
     encoding = detect_encoding(dictionary)
     words = text.split()
     if encoding == "sentencepiece":
@@ -60,9 +60,10 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: 
     """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
     Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have a few additional
-    pieces, because the training text need not contain all of them. If ``strict`` is False, up to a tenth of
-    the symbols may be missing, and there may be any number of additional pieces. The message names the file
-    in the tokenizer's ``options``.
+    pieces, because the training text need not contain all of them.
+
+    strict: if False, up to a tenth of the symbols may be missing, with any number of additional pieces.
+    options: options of the tokenizer, whose file the message names.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

@@ -51,7 +51,7 @@ class SubwordMethod:
 
     @property
     def versions(self) -> Tuple[Any, ...]:
-        """Versions of the libraries and other settings that affect the output."""
+        """Values on which the output of the method depends: versions of the libraries and other settings."""
         return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 
@@ -60,7 +60,7 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
 
 
 def whole_word_method(min_count: int) -> SubwordMethod:
-    """Return the method whose pieces are the words of a tokenized text, with a dictionary per language.
+    """Return a method that does not split words. Each language gets its own dictionary of words.
 
     Words that occur fewer than ``min_count`` times in the training text are mapped to the unknown token.
     """

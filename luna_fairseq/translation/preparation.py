@@ -97,8 +97,7 @@ class Preparation:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 
     def resume_settings(self) -> Dict[str, str]:
-        """Return the checksum of the training text, and the options that must not change when training resumes.
-        """
+        """Return the checksum of the training text, and the options that a trained model depends on."""
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
             if getattr(self.options, name) is not None:
@@ -208,7 +207,9 @@ class Preparation:
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text, and write its file. Return its name, and no counts.
+        """Learn the subword model from the training text, and write its file.
+
+        Return the file name, no counts.
         """
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)

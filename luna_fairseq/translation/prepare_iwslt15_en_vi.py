@@ -73,10 +73,9 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
-    """Download the English and the Vietnamese file of a split to a folder, and return their common path.
+    """Download both files of a split from ``mirror``, or from stanford.edu if it is None.
 
-    The path lacks the language suffix, such as ``archives/tst2012``. mirror: folder or address in place of
-    stanford.edu.
+    Returns their common path without the language, such as ``archives/tst2012``.
     """
     name = PARTS[split][0]
     files = [fetch(RemoteFile(f"{SITE}/{name}.{language}", None), folder, mirror) for language in LANGUAGES]

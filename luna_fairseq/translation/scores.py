@@ -83,8 +83,7 @@ def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
 def should_score_moses_tokens(language: Optional[str]) -> bool:
     """Return True if BLEU is also computed on Moses tokens for a target language.
 
-    Return False for languages without spaces, which Moses cannot split into words, and for Korean, for which
-    sacreBLEU has a tokenizer that splits words into morphemes.
+    Moses cannot split languages without spaces. For Korean, sacreBLEU has a better tokenizer.
     """
     base = _base_language(language)
     return base not in _TOKENIZERS and base not in _WITHOUT_SPACES
