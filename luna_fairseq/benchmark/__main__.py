@@ -48,10 +48,10 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Build a parser with the options that all tasks share, for ``parents=`` of other parsers.
+    """Build a parser with the options that all benchmarks share, for ``parents=`` of other parsers.
 
-    Its options have no defaults, because the default of a task's parser would overwrite a value given before
-    the task name.
+    Its options have no defaults. Otherwise, the default of a benchmark's parser would overwrite a value that
+    is given before the benchmark's name.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -101,9 +101,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure the chosen tasks, and print, save and plot their results.
+    """Run the chosen benchmarks, and print, save and plot their results.
 
-    An InputError after all measurements means that a variant failed or gave wrong results.
+    Raises InputError after all measurements if an implementation failed or gave wrong results.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -141,9 +141,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all cases of a task, add their results to ``section``, and print a table after each case.
+    """Measure all settings of a benchmark, such as sequence lengths, and print a table after each one.
 
-    With ``--check``, only check the results of the variants, and print their errors.
+    The results are added to ``section``. With ``--check``, only check the results of all implementations, and
+    print their errors.
     """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)

@@ -53,7 +53,7 @@ class OptimizerStep(Task):
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
     def skip_reason(self, variant: Variant, case: Case) -> str:
-        """Return torch's error message if the device or torch does not support an optimizer, otherwise ""."""
+        """Return why an optimizer cannot run on the device or with this version of torch, or "" if it can."""
         try:
             variant.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:
@@ -64,14 +64,17 @@ class OptimizerStep(Task):
         return variant.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, variant: Variant) -> float:
-        """Compare the updates of an optimizer with its reference, and return error / tolerance."""
+        """Compare an optimizer's updates with those of a reference implementation.
+
+        Return error / tolerance.
+        """
         if not variant.equals:
             return 0.0
         what = f"after {STEPS} steps the change of its parameters differs from that of {variant.equals}"
         return require_equal(what, *map(self.change_after_steps, (variant, OPTIMIZERS[variant.equals])))
 
     def change_after_steps(self, variant: Variant) -> Tensor:
-        """Return the change in parameters of the shapes ``SMALL`` after three steps, as one vector.
+        """Run an optimizer for three steps on small parameters, and return their total change as one vector.
 
         The gradients differ from step to step, but all optimizers get the same parameters and gradients.
         """

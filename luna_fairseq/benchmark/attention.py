@@ -50,11 +50,12 @@ Inputs = Dict[str, Tensor]
 
 
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
-    """Compute Luna's causal attention with the backend "naive", "chunk" or "triton".
+    """Compute Luna's causal attention with the implementation "naive", "chunk" or "triton".
 
-    Further inputs are "pack_k" [B, H, T, K], the keys of pack attention, and optionally "rows" [B, L], True
-    at masked rows of P, and "positions" [B, T], True at padding. Values default to the keys. With ``decay``,
-    earlier tokens are gradually forgotten, at the rates of a newly initialized model.
+    x: tensors keyed by name: "q" and "k" [B, H, T, K], "pack_q" [B, H, L, K] and "pack_k" [B, H, T, K], the
+    queries and keys of pack attention; optionally "v", "rows" [B, L], True at masked rows of P, and
+    "positions" [B, T], True at padding. Values default to the keys. With ``decay``, earlier tokens are
+    gradually forgotten, at the rates of a newly initialized model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -66,12 +67,15 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute attention with an explicit weight matrix and the arguments of :func:`luna_attention`."""
+    """Compute the same as :func:`luna_attention`, but with an explicit weight matrix."""
     return naive_attention(*inputs)[0]
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute Luna's pack and unpack attention, without a causal mask."""
+    """Compute Luna's non-causal attention: P attends to the tokens (pack), and the tokens to P (unpack).
+
+    x: tensors keyed by name. attention: function that computes each of the two attentions.
+    """
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
@@ -81,12 +85,12 @@ def anchored_attention(
 ) -> Tensor:
     """Compute Luna's pack and unpack attention with a bias that prefers nearby tokens.
 
-    Every row of P has an anchor, a position in the sentence. Further inputs are the distances between anchors
-    and tokens, "pack" [B, H, L, T] and "unpack" [B, 1, T, L], and the scale "strength" [1, H, 1, 1] of the
-    bias.
+    Every row of P has an anchor, a position in the sentence. Beside queries, keys and values, ``x`` has the
+    distances between anchors and tokens, "pack" [B, H, L, T] and "unpack" [B, 1, T, L], and the scale
+    "strength" [1, H, 1, 1] of the bias.
 
     With ``look_up``, every token also attends to the tokens around the anchors of the four rows with its
-    largest weights, by the fast implementation ("blocks") or the naive one ("naive"). Further inputs are then
+    largest weights, by the fast implementation ("blocks") or the naive one ("naive"). ``x`` then also has
     "padding" [B, T], True at padding, "rows" [B, L], True at masked rows of P, and the fields of
     :class:`~luna_fairseq.anchored.segments.Layout`.
     """
@@ -162,9 +166,10 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Compute the "output" of a variant, and a "gradient of NAME" for each input that requires a gradient.
+    """Run the forward and backward pass of an implementation of attention.
 
-    The gradient is None if the variant does not use this input.
+    Return the "output", and a "gradient of NAME" for each input that requires a gradient. The gradient is
+    None if the implementation does not use the input.
     """
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -174,8 +179,8 @@ def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional
 class AttentionTask(Task):
     """Base class of the benchmarks ``causal`` and ``attention``.
 
-    There is one case per pass (forward only, or forward and backward), length of P, setting in ``kinds`` and
-    sequence length.
+    All implementations are measured in each combination of pass (forward only, or forward and backward),
+    length of P, setting in ``kinds`` and sequence length.
     """
 
     kinds: ClassVar[List[Case]] = [{}]
@@ -186,7 +191,8 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a case per length of P, setting in ``kinds`` and sequence length, without the key "pass"."""
+        """Return a dictionary for each combination of length of P, setting in ``kinds`` and length of text.
+        """
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
@@ -209,11 +215,14 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the random inputs that all variants share. "gradient" is the gradient of the output."""
+        """Create the random inputs that all implementations share.
+
+        "gradient" is the gradient of the output.
+        """
         raise NotImplementedError
 
     def longest_naive(self) -> int:
-        """Return the maximum sequence length for variants with quadratic memory."""
+        """Return the maximum sequence length for implementations with quadratic memory."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
     def skip_reason(self, variant: Variant, case: Case) -> str:
@@ -228,9 +237,10 @@ class AttentionTask(Task):
         return partial(forward_and_backward, variant, inputs)
 
     def check(self, variant: Variant) -> float:
-        """Compare a variant's output and gradients with its float64 reference, also at a length of 7.
+        """Compare an implementation's output and gradients with a float64 reference.
 
-        At lengths beyond ``--max-naive-length``, only the last head of the last sequence is compared.
+        Return error / tolerance. A length of 7 is checked as well. At lengths beyond ``--max-naive-length``,
+        only the last head of the last sequence is compared.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(
@@ -238,7 +248,10 @@ class AttentionTask(Task):
         )
 
     def error(self, variant: Variant, case: Case) -> float:
-        """Return the largest error of the output and the gradients in one case, divided by the tolerance."""
+        """Return the largest error of the output and the gradients, divided by the tolerance.
+
+        case: setting to check, such as the sequence length.
+        """
         inputs, definition = self.make_inputs(case), self.table[variant.equals]
         double_inputs = {}
         is_too_long = definition.limited and case["T"] > self.longest_naive()
@@ -315,7 +328,7 @@ class PackAndUnpack(AttentionTask):
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for :func:`anchored_attention`. Other variants use a subset of them."""
+        """Create random inputs for :func:`anchored_attention`. Other implementations use a subset of them."""
         L, T, H = case["l"], case["T"], self.args.heads
         x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)
         x["strength"] = torch.full_like(x["gradient"][:1, :, :1, :1], 4.0).requires_grad_()

@@ -16,7 +16,7 @@ CHECKED_LENGTH = 9
 
 
 class Decode(ModelTask):
-    """Benchmark ``decode``: beam search with whole translation models on random sentences."""
+    """Benchmark ``decode``: beam search with translation models on random sentences."""
 
     notes = """Measure beam search with Luna beside fairseq's Transformer.
 
@@ -70,7 +70,10 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Compare the logits of incremental decoding with those of a forward pass over whole sentences."""
+        """Compare the logits of incremental decoding with those of a forward pass over whole sentences.
+
+        Return error / tolerance.
+        """
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.
@@ -86,7 +89,7 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Translate a batch, and check that every hypothesis is as long as its source sentence."""
+    """Translate a batch. Raise InputError unless every hypothesis is as long as its source sentence."""
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):
         for hypothesis in hypotheses:

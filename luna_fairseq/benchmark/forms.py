@@ -1,4 +1,4 @@
-"""Option ``--force`` of the benchmark: measure one form of an operation wherever it is possible."""
+"""Option ``--force`` of the benchmark: use one implementation of an operation wherever it is possible."""
 
 import importlib.util
 from contextlib import ExitStack, contextmanager
@@ -34,9 +34,10 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 
 @contextmanager
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
-    """Context manager that forces implementations (forms) of operations, given as OPERATION=FORM.
+    """Context manager that forces implementations of operations, given as OPERATION=IMPLEMENTATION.
 
-    Yields a dictionary that collects, for each of these operations, the names of the forms that run.
+    Yields a dictionary that collects, for each of these operations, the names of the implementations that
+    ran.
     """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:

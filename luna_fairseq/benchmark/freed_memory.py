@@ -1,4 +1,4 @@
-"""Function that makes malloc keep freed memory, so that page faults do not slow down a benchmark on a CPU."""
+"""Make malloc keep freed memory, so that page faults do not slow down a benchmark on a CPU."""
 
 import ctypes
 
@@ -9,8 +9,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Make glibc's malloc reuse freed memory instead of returning it to the operating system.
 
-    Has no effect without glibc. Another program gets the same effect from the environment variables
-    ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=68719476736``.
+    Without glibc, this has no effect. For other programs, set the environment variables
+    ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=68719476736`` instead.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

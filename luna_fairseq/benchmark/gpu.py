@@ -101,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the benchmark commands of ``ON_GPU`` or ``ON_CPU``, and write their results to gpu.json and gpu.md.
+    """Run all benchmark commands for the device, and write their results to gpu.json and gpu.md.
 
     Commands beyond the time limit are skipped. An InputError at the end means that a command failed, was
     skipped or gave wrong results.
@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one benchmark command in a separate process, and retry without the row that failed.
+    """Run one benchmark command in a separate process. If an implementation fails, retry without it.
 
     Args:
         words: arguments of ``python -m luna_fairseq.benchmark``.
@@ -147,8 +147,9 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         until: time at which the whole run must end, in seconds of ``time.monotonic``.
 
     Returns:
-        The last ``"command"``, error messages ``"failed"`` keyed by row (or "all"), the JSON ``"found"`` with
-        the measurements of all attempts, and the total duration in ``"seconds"``.
+        The last ``"command"``, error messages ``"failed"`` keyed by table row (or "all"), the JSON
+            ``"found"``
+        with the measurements of all attempts, and the total duration in ``"seconds"``.
     """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
@@ -178,7 +179,8 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
 def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
     """Run a benchmark command in a separate process, for at most ``limit`` seconds.
 
-    Return its JSON (or an empty dictionary), and an error message, which is "" if the command succeeded.
+    Return its JSON output (empty if it wrote none), and an error message, which is "" if the command
+    succeeded.
     """
     environment = dict(os.environ)
     if "cpu" in command:
@@ -201,12 +203,12 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
 
 
 def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the results of the single task in a benchmark command's JSON, or an empty dictionary."""
+    """Return the results of the only benchmark in the JSON output of a command, or an empty dictionary."""
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
 
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Return the lines of ``gpu.md``: environment, errors, most important comparisons, and all tables."""
+    """Return the lines of ``gpu.md``: environment, errors, the most important comparisons, and all tables."""
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())
     description: Any = next(filter(None, environments), {})

@@ -24,11 +24,13 @@ LINEAR_OPERATORS = (
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Measure the time and memory of several variants in one case, and append the results to ``section``.
+    """Measure the time and memory of several implementations, and append the results to ``section``.
 
-    ``prepare`` maps the name of a variant to a function that prepares inputs and returns the job to measure.
-    The memory of each variant is measured first. The variants are then timed in turn (A B C, A B C, ...), so
-    that load on the machine affects all of them alike.
+    case: setting, such as the sequence length. prepare: maps the name of an implementation to a function that
+    prepares its inputs and returns the job to measure.
+
+    Memory is measured first. The implementations are then timed in turn (A B C, A B C, ...), so that load on
+    the machine affects all of them alike.
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
@@ -61,12 +63,12 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
-    """Return the median and the quartiles of at least two numbers, keyed by "q1", "median" and "q3"."""
+    """Return the quartiles of at least two numbers, keyed by "q1", "median" and "q3"."""
     return dict(zip(("q1", "median", "q3"), statistics.quantiles(values, n=4, method="inclusive")))
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Measure a job's extra memory in bytes: peak usage during the job minus usage before it."""
+    """Return the extra memory of a job in bytes: peak usage during the job minus usage before it."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -82,12 +84,15 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
-    """Count the multiplications and additions of a linear layer from the shapes of its input and output."""
+    """Return the number of multiplications and additions in a linear layer.
+
+    x, out_shape: shapes of its input and its output.
+    """
     return 2 * math.prod(x) * out_shape[-1]
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return functions, keyed by operator, that count operations of attention and linear layers on a CPU.
+    """Return functions, keyed by operator, that count the FLOPs of attention and linear layers on a CPU.
 
     ``FlopCounterMode`` has no formulas for these operators and would count 0.
     """
@@ -109,15 +114,15 @@ def cpu_flop_formulas() -> Dict[Any, Any]:
 
 
 def is_product(operator: str) -> bool:
-    """Return True if an operator computes matrix products or attention, such as "aten::addmm", else False."""
+    """Return True if an operator, such as "aten::addmm", computes matrix products or attention."""
     return any(part in operator for part in ("mm", "attention", *(name for _, name in LINEAR_OPERATORS)))
 
 
 def profile(job: Job, record: Record) -> Record:
     """Count the floating-point operations, the memory written and the operator calls of a job.
 
-    Only matrix products and attention are counted, and no Triton kernels. Counts for causal attention include
-    masked positions. Returns a row of the printed table. ``record`` is the measured time of the same job.
+    record: measured time of the same job. Returns a row of the printed table. Only matrix products and
+    attention are counted, and no Triton kernels. Counts for causal attention include masked positions.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -63,7 +63,7 @@ class FusedAttention(MultiheadAttention):
 
 
 def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
-    """Set the attribute ``name`` to ``value(module)`` on every module of class ``kind``."""
+    """Set the attribute ``name`` of every module of class ``kind`` in a model to ``value(module)``."""
     for child in model.modules():
         if isinstance(child, kind):
             setattr(child, name, value(child))
@@ -95,7 +95,10 @@ def absorb_projections_everywhere() -> Iterator[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which attention computes an explicit weight matrix, and all tokens are projected."""
+    """Context manager in which attention computes its weight matrix explicitly, as a reference.
+
+    Luna then also projects all tokens, rather than its short packed sequence P.
+    """
     projected = ("pack=projected", "unpack=projected", "pack-weights=projected")
     with force_forms((*projected, "softmax=naive")), ExitStack() as stack:
         if hasattr(torch.nn, "attention"):
@@ -125,7 +128,10 @@ class ModelVariant:
     dtype: str = ""
 
     def definition(self) -> "ModelVariant":
-        """Return this model with naive attention, to be run within :func:`explicit_attention_everywhere`."""
+        """Return the reference for this model, with naive attention.
+
+        Run it within :func:`explicit_attention_everywhere`.
+        """
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -133,15 +139,19 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Describe a Luna model. With a ``change`` or ``options``, it is measured only if ``--with`` names it."""
+    """Describe a Luna model to measure. With a ``change`` or ``options``, only ``--with`` selects it.
+
+    change: function that modifies the model after it is built.
+    """
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe a Transformer with a peer attention such as "linformer", measured if ``--with`` names it.
+    """Describe a Transformer with an attention from another paper, such as "linformer".
 
-    It supports translation only if the attention also has causal and cross-attention forms.
+    It is measured only if ``--with`` names it, and supports translation only if the attention has causal and
+    cross-attention forms.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -184,7 +194,7 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class of the benchmarks of whole models, which have equal sizes.
+    """Base class of the benchmarks of whole models, all of which have the same size.
 
     Attributes:
         task: "translate", "decode", "masked_lm" or "classify".
@@ -222,14 +232,14 @@ class ModelTask(Task):
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create fairseq's translation task, which is needed to build models, for at most T positions."""
+        """Create a fairseq translation task for at most T positions, which is needed to build models."""
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
         return task
 
     def variants(self) -> Dict[str, ModelVariant]:
-        """Return this task's models, keyed by name. Luna is listed once per ``--projection-length``."""
+        """Return the models to measure, keyed by name. Luna is listed once per ``--projection-length``."""
         found = {}
         for length in self.args.projection_length:
             lengths = {"projection_length": length, "encoder_projection_length": length}

@@ -1,4 +1,4 @@
-"""Output of measurements as Markdown tables, plots and JSON files."""
+"""Print and save measurements: Markdown tables, plots and JSON files."""
 
 import argparse
 import json
@@ -43,7 +43,7 @@ WORDS = {
 
 
 def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
-    """Describe the hardware, the software and the options of a run, in JSON-serializable values."""
+    """Return the hardware, the software and the options of a benchmark run as JSON-serializable values."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -70,8 +70,8 @@ def write_json(path: Path, values: Dict[str, Any]) -> None:
 def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
     """Format measurements as a Markdown table with times, speeds and extra memory.
 
-    rate: "tokens" or "sentences" to add a column with their number per second, or "".
-    peers: names of the variants that get a speedup column.
+    rate: "tokens" or "sentences" to add a column with their number per second, or "". peers: names of the
+    implementations to compare with. For each, a column shows the speedup of the others.
     """
     rows = []
     for record in records:
@@ -134,7 +134,7 @@ def write_png(path: Path, sections: Sequence[Section], description: Dict[str, An
 
 
 def plot_title(name: str, case: Dict[str, Any]) -> str:
-    """Return the title of a pair of plots, such as "Causal attention, l = 16, forward and backward"."""
+    """Return the title of a plot, such as "Causal attention, l = 16, forward and backward"."""
     settings = {setting: x for setting, x in case.items() if setting not in ("T", "sentences")}
     words = [f"{setting} = {x}" if setting == "l" else f"{setting} {x}" for setting, x in settings.items()]
     title = ", ".join([WORDS.get(name, name), *words])
@@ -156,9 +156,9 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 
 
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """Draw one curve of the quantity ``label`` per variant against the sequence length.
+    """Draw a curve of the quantity ``label`` over the sequence length for each implementation.
 
-    If the cases have no length, draw one point per variant.
+    If the measurements have no length, draw one point for each.
     """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]

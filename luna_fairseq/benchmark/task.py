@@ -1,4 +1,4 @@
-"""Base class of the benchmarks, and functions that select the variants to measure and check them.
+"""Base class of the benchmarks, and functions that select and check the implementations to measure.
 
 A variant is one implementation of a task. A case is a setting in which all variants are measured.
 """
@@ -65,7 +65,7 @@ class Variant:
 
 
 class Task:
-    """Base class of benchmarks, which compare several variants of one task.
+    """Base class of benchmarks. A benchmark compares several implementations ("variants") of one task.
 
     Attributes:
         notes: description for ``--help`` and the output. Paragraphs are separated by empty lines. The first
@@ -91,40 +91,45 @@ class Task:
         return [" ".join(paragraph.split()) for paragraph in cls.notes.split("\n\n")]
 
     def variants(self) -> Dict[str, Any]:
-        """Return the available variants, keyed by name, in the order of the printed table."""
+        """Return the implementations to compare, keyed by name, in the order of the printed table."""
         return self.table
 
     def cases(self) -> List[Case]:
-        """Return the settings in which all variants are measured, such as ``[{"T": 512}, {"T": 1024}]``."""
+        """Return the settings to measure in, such as ``[{"T": 512}, {"T": 1024}]`` for two lengths."""
         raise NotImplementedError
 
     def skip_reason(self, variant: Any, case: Case) -> str:
-        """Return why a variant cannot run in a case, such as "torch 1.13.1 has no ...", or "" if it can."""
+        """Return why an implementation cannot run in a setting, such as "torch 1.13.1 has no ...", or ""."""
         return variant.skip_reason(self.args, case)
 
     def check(self, variant: Any) -> float:
-        """Compare the results of a variant with reference results, before anything is timed.
+        """Compare the results of an implementation with reference results, before anything is timed.
 
         Return error / tolerance, at most 1. A larger error raises an InputError.
         """
         raise NotImplementedError
 
     def prepare_job(self, variant: Any, case: Case) -> Job:
-        """Prepare inputs and models, and return the function to time."""
+        """Prepare inputs and models, and return the function to time.
+
+        variant: implementation to measure. case: setting, such as the sequence length.
+        """
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Format the options shared by all cases as one line, such as "batch 4, heads 8"."""
+        """Return the options shared by all measurements as one line, such as "batch 4, heads 8"."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
 
 @dataclass
 class Section:
-    """Results of one task: a section of the printed page and of the JSON file.
+    """Results of one benchmark: a section of the printed page and of the JSON file.
+
+    A variant is one implementation that is measured. A case is a setting, such as a sequence length.
 
     Attributes:
-        name: name of the task.
+        name: name of the benchmark.
         rate: "tokens" or "sentences" to print their number per second, or "".
         notes: lines that describe the measurement.
         peers: names of the variants that get a speedup column.
@@ -148,15 +153,15 @@ class Section:
     changed: Callable[[], Any] = lambda: None
 
     def set_running(self, name: str) -> None:
-        """Record which variant is being measured ("" for none), and call ``changed``."""
+        """Note which implementation is being measured ("" for none), and call ``changed``."""
         self.running = name
         self.changed()
 
     @contextmanager
     def recording_errors(self, name: str) -> Iterator[None]:
-        """Context manager that records an exception in ``failed`` instead of raising it.
+        """Context manager that stores an exception in ``failed`` under this name instead of raising it.
 
-        CUDA errors are raised, because they make the GPU unusable for all other variants.
+        CUDA errors are raised, because they make the GPU unusable for further measurements.
         """
         self.set_running(name)
         try:
@@ -172,10 +177,10 @@ class Section:
 
 
 def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
-    """Check the results of all variants of a task, and list the jobs to measure.
+    """Check the results of all implementations ("variants") of a task, and list the jobs to measure.
 
-    Return each case with a dictionary that maps the name of a variant to a function that prepares its job.
-    Variants with wrong results are left out, and listed in ``section.failed``. The lines that describe the
+    Return each setting with a dictionary that maps the name of a variant to a function that prepares its job.
+    Variants with wrong results are omitted, and listed in ``section.failed``. The lines that describe the
     measurement (``notes``), the errors of the results (``checks``) and the variants with a speedup column
     (``peers``) are stored in ``section`` too.
     """
@@ -207,7 +212,7 @@ def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callab
 
 
 def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
-    """Select the variants to measure, as given by ``--with`` (wanted) and ``--without`` (unwanted)."""
+    """Return the implementations to measure, given the names in ``--with`` and ``--without``."""
     for option, names in (("--with", wanted), ("--without", unwanted)):
         for name in names:
             if name not in variants:
@@ -218,7 +223,7 @@ def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[s
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
-    """Check that two tensors are equal up to rounding. Return the error divided by the tolerance.
+    """Raise InputError unless two tensors are equal up to rounding. Return error / tolerance.
 
     The error is the relative RMS of the difference, or its RMS if all expected values are zero up to
     rounding. ``what`` begins the error message, such as "its output differs from the definition".
@@ -232,7 +237,7 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
 
 
 class BatchSize(NamedTuple):
-    """Size of a batch: number of sentences, and sentence length T in tokens."""
+    """Size of a batch: number of sentences, and length T of each sentence in tokens."""
 
     sentences: int
     T: int
@@ -247,9 +252,10 @@ class BatchSize(NamedTuple):
 
 
 def number_options(**options: Any) -> Dict[str, Any]:
-    """Define command-line options that take positive integers, given their names in NUMBERS and defaults.
+    """Return ``add_argument`` arguments for options that take positive integers.
 
-    An option whose default is a list takes several numbers.
+    options: default of each option. A list as default makes the option take several numbers. The help texts
+    are in NUMBERS.
     """
     found: Dict[str, Any] = {}
     for name, default in options.items():
@@ -263,5 +269,5 @@ def number_options(**options: Any) -> Dict[str, Any]:
 
 
 def choice_option(*names: str, help: str) -> Dict[str, Any]:
-    """Define a command-line option that takes one of several names, the first one by default."""
+    """Return ``add_argument`` arguments for an option with several names as choices, by default the first."""
     return {"choices": names, "default": names[0], "help": f"{help} (default: {names[0]})"}

@@ -68,7 +68,7 @@ class Train(ModelTask):
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """Create a random batch, and return a function that computes its loss as fairseq does.
+        """Create a random batch, and return a function that computes the model's loss on it as fairseq does.
 
         lengths: number of tokens in each sentence, excluding padding (empty: no padding).
         """
@@ -123,7 +123,7 @@ class Train(ModelTask):
         return max(error for form in actual for error in map(require_equal, messages, form, expected))
 
     def loss_and_gradients(self, variant: ModelVariant) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Compute the loss and all gradients (one vector) of a padded batch, in float32, without dropout."""
+        """Compute the loss and all gradients, as one vector, of a padded batch in float32 without dropout."""
         batch = BatchSize(len(CHECKED), CHECKED[0])
         model = self.make_model(variant, batch.T, dropout=0.0).float()
         torch.manual_seed(self.args.seed)
@@ -157,6 +157,6 @@ class LongRangeArena(Train):
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
-    """Run the forward and backward passes, and free the gradients."""
+    """Run the forward and backward passes of a model, and free the gradients."""
     loss().backward()
     model.zero_grad(set_to_none=True)

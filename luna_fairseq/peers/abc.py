@@ -26,9 +26,10 @@ LIMIT = 32.0
 
 
 class BoundedMemoryAttention(PeerAttention):
-    """Bounded-memory attention, ABC (Peng et al., 2022): attention to n memory slots in place of the tokens.
+    """Bounded-memory attention, ABC (Peng et al., 2022): queries attend to n memory slots, not to the tokens.
 
-    The part ``control`` [B, H, T, n] holds the logits W x of the write weights alpha.
+    Each token writes its key and value to the slots, with weights exp(``control``). ``control`` [B, H, T, n]
+    is a learned projection of the input.
     """
 
     name = "abc"
@@ -52,10 +53,10 @@ class BoundedMemoryAttention(PeerAttention):
             return chunk_causal_linear(weights, alpha, v)
 
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
-        """Compute ``dropout(softmax(logits / (total sqrt(K)))) / total``, the weights of summed slot values.
+        """Compute the attention weights of memory slots, which hold weighted sums of keys and values.
 
-        ``logits`` [B, H, T, n] are products of the queries with the summed slot keys. ``total`` [B, H, T, n]
-        sums the write weights up to each position, and turns sums into means.
+        The result is ``dropout(softmax(logits / (total sqrt(K)))) / total``, where ``logits`` [B, H, T, n]
+        are products of queries and summed slot keys, and ``total`` [B, H, T, n] are sums of write weights.
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
@@ -64,10 +65,10 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the sums over earlier positions.
+        """Compute causal attention for new positions, given the slots that the earlier positions have filled.
 
-        The state holds the sums ``keys`` and ``values`` in the slots, and ``alpha`` [B, H, 1, n], the sums of
-        the write weights.
+        The state holds the sums ``keys`` and ``values`` of n memory slots, and ``alpha`` [B, H, 1, n], the
+        sums of the weights with which tokens were written.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -108,7 +109,7 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the weights exp(control) [B, H, T, n] with which each token writes to n memory slots.
+    """Compute the weights exp(control) [B, H, T, n] with which T tokens write to n memory slots.
 
     They are 0 at padding, and in float32 or higher precision.
     """
@@ -117,7 +118,10 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the keys and values [B, H, n, K] of memory slots, means with the weights alpha [B, H, T, n]."""
+    """Compute the keys and values [B, H, n, K] of n memory slots, given those [B, H, T, K] of T tokens.
+
+    They are weighted means with the weights alpha [B, H, T, n].
+    """
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

@@ -1,10 +1,9 @@
-"""Base class of all peer attentions, which are efficient attentions from other papers.
+"""Base class of the attentions from other papers ("peers").
 
-A subclass only computes attention for queries, keys and values that are already projected and split into
-heads.
+A subclass computes attention for queries, keys and values that are already projected and split into heads.
 
-Shapes in this folder: batch size B, H heads, T positions or queries, S keys, model width C, and head width
-K = C / H. Masks are True at padding, and at pairs of a query and a key that must not attend.
+Shapes in this folder: batch size B, H heads, T positions or queries, S keys, model width C, and head width K
+= C / H. Masks are True at padding, and at pairs of a query and a key that must not attend.
 """
 
 from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, Union
@@ -39,8 +38,8 @@ KeyMask = Union[Tensor, Tuple[Optional[Tensor], ...]]
 def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[Tensor], State]:
     """Split the mask argument of cross-attention into the padding mask and the positions of target tokens.
 
-    A diagonal prior needs the positions, but fairseq's decoder layer passes only the mask on to
-    cross-attention. With a prior, the argument is therefore a tuple of the mask and the positions.
+    A diagonal prior, a bias toward source tokens at a similar relative position, needs the target positions.
+    fairseq's decoder layer passes only the mask on to cross-attention, so both are passed as one tuple.
 
     Return the padding mask (or None), and a dictionary of the positions with the keys ``target_place`` and
     ``target_origin`` (:class:`luna_fairseq.anchored.geometry.TargetPlaces`), empty without positions.
@@ -53,11 +52,11 @@ def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[T
 
 @with_incremental_state
 class PeerAttention(ProjectingAttention):
-    """Base class of peer attentions, with the interface of fairseq's MultiheadAttention.
+    """Base class of attentions from other papers, with the interface of fairseq's MultiheadAttention.
 
     Each instance computes one form: bidirectional self-attention, causal self-attention or cross-attention.
-    Its *parts* are the projected tensors that it computes with, by default queries, keys and values
-    [B, H, T, K].
+    The methods call the projected input tensors of the attention *parts*. By default, they are queries, keys
+    and values [B, H, T, K].
 
     Args:
         embed_dim: width of queries, keys, values and output.
@@ -117,35 +116,45 @@ class PeerAttention(ProjectingAttention):
     # Methods that subclasses override
 
     def build(self, options: Any) -> None:
-        """Create the parameters and settings other than the projections. By default, there are none."""
+        """Create parameters in addition to the projections, from the options. By default, create none."""
 
     def project(self, x: Tensor) -> Parts:
-        """Project an input [T, B, C] to the parts for :meth:`attend`, by default queries, keys and values."""
+        """Compute the tensors that :meth:`attend` takes from an input [T, B, C].
+
+        By default, they are queries, keys and values [B, H, T, K].
+        """
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output [B, H, T, K] of self-attention from the tensors returned by :meth:`project`.
+        """Compute the output [B, H, T, K] of self-attention.
 
-        These are queries, keys and values by default. The argument ``padding_mask`` is [B, T] or None.
+        parts: tensors returned by :meth:`project`, by default queries, keys and values [B, H, T, K]. The
+        keyword argument ``padding_mask`` is [B, T] or None.
         """
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output of :meth:`attend` from its definition, for tests and :meth:`value_weights`."""
+        """Compute the same output as :meth:`attend`, directly from the definition and in quadratic time."""
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context [S, B, C] to the parts for :meth:`cache_context`, by default keys and values."""
+        """Compute the tensors that :meth:`cache_context` takes from a context [S, B, C].
+
+        By default, they are keys and values [B, H, S, K].
+        """
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute the dictionary of tensors [B, ...] that cross-attention caches of a projected context."""
+        """Compute what cross-attention caches of a context: a dictionary of tensors [B, ...].
+
+        parts: tensors returned by :meth:`project_context`.
+        """
         raise NotImplementedError
 
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute cross-attention from a decoder input [T, B, C] to the tensors of :meth:`cache_context`.
+        """Compute cross-attention from a decoder input [T, B, C] to the result of :meth:`cache_context`.
 
         Return the output [B, H, T, K], and weights [B, H, T, S] (None if not needed or not available).
         """
@@ -156,8 +165,10 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the state after all earlier ones.
 
-        Return the output [B, H, T, K] and the new state. The state is None at the start. By default, it holds
-        the parts of all earlier positions, and each call recomputes attention for all of them.
+        parts: projected tensors of the new positions. The state is None at the start. By default, it holds
+        the projected tensors of all earlier positions, and each call recomputes attention for all of them.
+
+        Return the output [B, H, T, K] and the new state.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
         if state is not None:
@@ -173,7 +184,7 @@ class PeerAttention(ProjectingAttention):
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
 
     def check_length(self, T: int) -> None:
-        """Raise an InputError if a sequence of T tokens exceeds ``max_positions``."""
+        """Raise InputError if a sequence of T tokens exceeds the maximum length of the attention."""
         if T > self.max_positions:
             raise InputError(
                 f"Expected at most {self.max_positions} tokens for {self.name} attention, got {T}. Shorten "
@@ -181,7 +192,10 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return a mask [T, T], True at later keys, for x [B, H, T, K]. None if ``form`` is not "causal"."""
+        """Return a causal mask [T, T], True at later keys, for x [B, H, T, K].
+
+        None if attention is not causal.
+        """
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
@@ -264,11 +278,10 @@ class PeerAttention(ProjectingAttention):
     def attend_left_aligned(
         self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
     ) -> Tensor:
-        """Compute self-attention, on left-aligned sequences if this attention requires them.
+        """Compute self-attention. If it counts positions from the first token, remove left padding for it.
 
-        The output [B, H, T, K] has the original alignment.
-
-        attend: :meth:`attend` (None) or :meth:`attend_naively`.
+        The output [B, H, T, K] is aligned like the input. attend: :meth:`attend` (None) or
+        :meth:`attend_naively`.
         """
         attend = attend or self.attend
         if not self.needs_left_alignment or padding_mask is None:
@@ -303,7 +316,10 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def unit_vectors(v: Tensor) -> Tensor:
-    """Return unit vectors [B, H, S, S] to replace values v, so that the output is the weight matrix."""
+    """Return the S unit vectors [B, H, S, S] in place of S values v.
+
+    Attention to them returns its weights.
+    """
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 
@@ -314,9 +330,9 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
 
 
 def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = None) -> Optional[Tensor]:
-    """Combine a padding mask [B, S] with a mask [..., T, S] of pairs, to broadcast to [B, H, T, S].
+    """Combine a padding mask [B, S] with a mask [..., T, S] of query-key pairs.
 
-    The result is True where either mask is True, and None if both are None.
+    The result broadcasts to [B, H, T, S]. It is True where either mask is True, and None if both are None.
     """
     if padding_mask is None:
         return pair_mask

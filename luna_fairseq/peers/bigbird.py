@@ -32,16 +32,17 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return the fixed random scores [n, n] of all pairs of n blocks, where n is ``blocks``.
+        """Return a random score for each pair of n blocks, [n, n], which determines the random attention.
 
-        Shorter sequences use the top-left part of the matrix that is drawn for the maximum length.
+        The scores are fixed. Shorter sequences use the top-left part of the matrix drawn for the maximum
+        length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-        """Choose m = 3 + g + r key blocks for each query block: its window, global and random blocks.
+        """Choose the m key blocks that each query block attends to: its window, global and random blocks.
 
         Return their indices [B, blocks, m], and a mask that is True at unused entries: blocks beyond an end
         of the sequence, random blocks of padding only, and blocks that are listed twice.
@@ -88,9 +89,9 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Gather the m key blocks that each of n query blocks attends to, as [B, H, n, m * size, K].
+    """Gather the key blocks that each query block attends to, [B, H, n, m * size, K].
 
-    x: all key blocks [B, H, n, size, K]. chosen: indices [B, n, m] of the key blocks.
+    x: all n key blocks [B, H, n, size, K]. chosen: indices [B, n, m] of the m key blocks of each query block.
     """
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)

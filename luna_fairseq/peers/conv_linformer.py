@@ -46,7 +46,10 @@ class ConvLinformerAttention(PeerAttention):
         )
 
     def shorten(self, x: Tensor, conv: nn.Module, padding_mask: Optional[Tensor]) -> Tensor:
-        """Shorten keys or values [B, H, T, K] to [B, H, r / 2, K]. The channels of ``conv`` are all heads."""
+        """Shorten keys or values [B, H, T, K] to [B, H, r / 2, K] with a convolution and pooling.
+
+        The convolution runs along the length, with the dimensions of all heads as its channels.
+        """
         T = x.size(2)
         self.check_length(T)
         whole = F.pad(mask_features(x, padding_mask), (0, 0, 0, self.max_positions - T))

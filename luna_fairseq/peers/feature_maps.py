@@ -20,10 +20,10 @@ from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, ma
 
 
 class Keys(NamedTuple):
-    """Features of the keys, with their scale and decay.
+    """Features phi(k) of attention keys k, with their scale and decay.
 
     Attributes:
-        features: features phi(k) [B, H, S, M] of the keys, 0 at padding.
+        features: features [B, H, S, M] of the keys, 0 at padding.
         log_scale: log of the number [B, H, 1, 1] by which all features were divided to avoid overflow (None:
             not divided). The number cancels when the weights are normalized.
         log_decay: log of the factor [B, H, S] by which each position decays the sums over earlier positions
@@ -38,12 +38,13 @@ class Keys(NamedTuple):
 class FeatureMapAttention(PeerAttention):
     """Base class of linear-time attentions, which replace the softmax with a feature map phi.
 
-    ``extra`` are the parts besides queries, keys and values, such as the gate logits of RFA. Attention
-    dropout has no effect, because the weights are never computed.
+    The weight of a key k for a query q is proportional to phi(q) . phi(k). Arguments named ``extra`` are
+    further projected tensors of a subclass, such as the gate logits of RFA. Attention dropout has no effect,
+    because the weights are never computed.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the features phi(q) [B, H, T, M] of queries, in float32 or higher precision."""
+        """Compute M features of each query, phi(q) [B, H, T, M], in float32 or higher precision."""
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
@@ -51,16 +52,17 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Divide weighted sums of values by the sum of the weights, the last column of ``sums`` [..., K + 1].
+        """Divide weighted sums of values by the sum of the weights.
 
-        The divisor is at least :meth:`least_divisor`, to which ``total`` is passed.
+        sums: [..., K + 1], with the sum of the weights in the last column. The divisor is clamped from below
+        by :meth:`least_divisor`, which also takes ``total``.
         """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the smallest divisor of a weighted mean, by default a tiny constant above zero.
+        """Return the lower bound for the sum of the weights when dividing by it, by default a tiny constant.
 
-        total: number of keys [B, 1, 1, 1], or in causal attention, the result of :meth:`weight_totals`.
+        total: number of keys [B, 1, 1, 1] or, in causal attention, the result of :meth:`weight_totals`.
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -77,9 +79,10 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return argument ``total`` of :meth:`least_divisor` in causal attention, as a tuple (default: ()).
+        """Return the tensor from which :meth:`least_divisor` computes its bound in causal attention.
 
-        before: total [B, 1 or H, 1, 1] at the last earlier position (None at the start).
+        It is a tuple of one tensor, or () by default. before: the tensor [B, 1 or H, 1, 1] at the last
+        earlier position (None at the start).
         """
         return ()
 
@@ -88,10 +91,11 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the sums over the keys of earlier positions.
 
-        ``parts`` are the new queries, keys, values and extra tensors. The state holds ``sums``, and if they
-        are used, the ``log_scale`` of :class:`Keys` and the ``total`` of :meth:`weight_totals`. Features that
-        were divided by different numbers are converted to the larger one. Return the output [B, H, T, K] and
-        the new state.
+        parts: queries, keys, values and extra tensors of the new positions.
+
+        The state holds ``sums`` and, if they are used, the ``log_scale`` of :class:`Keys` and the ``total``
+        of :meth:`weight_totals`. Features that were divided by different numbers are converted to the larger
+        one. Return the output [B, H, T, K] and the new state.
         """
         q, k, v, *extra = parts
         state = state or {}
@@ -121,22 +125,23 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Return a dictionary with ``sums`` over all keys [B, H, M, K + 1] and ``total`` [B, 1, 1, 1].
+        """Sum the products of features and values over all keys, for attention that is not causal.
 
-        The total is the number of keys, not counting padding.
+        Return ``sums`` [B, H, M, K + 1] for M features, and ``total`` [B, 1, 1, 1], the number of keys
+        without padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Compute the output [B, H, T, K] of queries q from the ``sums`` and the ``total`` in ``memory``."""
+        """Compute the output [B, H, T, K] for queries q from the ``sums`` and the ``total`` over all keys."""
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Compute phi(q_i) . phi(k_j) [B, H, T, S] for tests, 0 at padding and, if causal, at later keys.
 
-        features: phi(q) [B, H, T, M]. keys: phi(k) [B, H, S, M].
+        features: query features phi(q) [B, H, T, M]. keys: key features phi(k) [B, H, S, M].
         """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)

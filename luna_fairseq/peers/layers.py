@@ -1,4 +1,4 @@
-"""fairseq's Transformer encoder and decoder with peer attentions (attentions from other papers)."""
+"""fairseq's Transformer encoder and decoder with efficient attentions from other papers ("peers")."""
 
 from typing import Any, Callable, Dict, Optional
 
@@ -17,7 +17,10 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention ``name`` with the sizes of the encoder (form "bidirectional") or of the decoder."""
+    """Build the attention with this name for a layer of the encoder or, if causal or cross, the decoder.
+
+    form: "bidirectional" (encoder), "causal" or "cross". The sizes come from the configuration ``cfg``.
+    """
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
     return build_attention(
@@ -61,7 +64,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
         return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding_mask))
 
     def _sublayer(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a block with dropout, a residual connection and layer normalization before or after it."""
+        """Apply a block with dropout, a residual connection, and layer normalization before or after it."""
         y = self.dropout_module(block(norm(x) if self.normalize_before else x))
         x = self.residual_connection(y, x)
         return x if self.normalize_before else norm(x)
@@ -94,7 +97,10 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch, and add the entry ``src_tokens``, which ``--diagonal-prior`` needs."""
+        """Encode a batch.
+
+        The output has the additional entry ``src_tokens``, which ``--diagonal-prior`` needs.
+        """
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
@@ -120,9 +126,9 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute the features before the output projection.
+        """Compute the hidden states before the output projection.
 
-        With ``--diagonal-prior``, cross-attention gets the positions of the target tokens with its mask.
+        With ``--diagonal-prior``, the positions of the target tokens are passed to cross-attention.
         """
         if full_context_alignment:
             raise InputError(

@@ -27,12 +27,13 @@ class LinformerAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the projections along the length. ``--linformer-sharing`` says what shares them.
+        """Create the matrices E and F, which project keys and values along the length.
 
-        - none: E and F for each head.
-        - headwise: E and F for all heads of a layer.
-        - key-value: one matrix as both E and F, for all heads of a layer.
-        - layerwise: the same for all layers (:meth:`share_projections`).
+        ``--linformer-sharing`` has four values:
+
+        - none: E and F for each head. - headwise: E and F for all heads of a layer. - key-value: one matrix
+        as both E and F, for all heads of a layer. - layerwise: one matrix for all layers
+        (:meth:`share_projections`).
         """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
@@ -45,7 +46,7 @@ class LinformerAttention(PeerAttention):
             nn.init.normal_(parameter, std=self.max_positions**-0.5)
 
     def share_projections(self, first: "LinformerAttention") -> None:
-        """Use the projection of the ``first`` layer, but only if ``--linformer-sharing`` is layerwise."""
+        """Use the first layer's projection along the length, if ``--linformer-sharing`` is "layerwise"."""
         if self.sharing == "layerwise":
             self.length_proj = first.length_proj
 
@@ -63,7 +64,10 @@ class LinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output with the formula of the module's docstring, without dropout."""
+        """Compute softmax(q (E keys)^T / sqrt(K)) (F values) literally, without dropout.
+
+        E and F are the matrices that project keys and values along the length.
+        """
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

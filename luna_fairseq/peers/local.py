@@ -35,7 +35,7 @@ class LocalAttention(PeerAttention):
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return a mask of query-key pairs that must not attend: distant pairs and, if causal, later keys.
+        """Return a mask, True at keys that a query must not attend to: distant or, if causal, later keys.
 
         i, j: positions of queries and keys that broadcast, such as [T, 1] and [S].
         """
@@ -57,7 +57,7 @@ class LocalAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention, given the last w positions.
+        """Compute causal attention for new positions, given the last w positions, where w is the window.
 
         The state holds their keys ``k`` and values ``v``, their ``positions``, a mask ``real`` that is
         nonzero at tokens, and the ``count`` of tokens so far.

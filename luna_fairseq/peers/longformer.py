@@ -18,10 +18,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class LongformerAttention(PeerAttention):
-    """Longformer (Beltagy et al., 2020): sliding-window attention, with global tokens at the start.
+    """Longformer (Beltagy et al., 2020): sliding-window attention, and global attention of the first tokens.
 
-    ``global_parts`` are the queries, keys and values of the separate projections of global tokens. There are
-    none if g is 0.
+    ``global_parts`` are the queries, keys and values from the separate projections of the global tokens.
+    There are none without global tokens.
     """
 
     name = "longformer"

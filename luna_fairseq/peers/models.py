@@ -1,4 +1,4 @@
-"""fairseq's Transformer models with peer attentions, as baselines for Luna.
+"""fairseq's Transformer models with efficient attentions from other papers ("peers"), as baselines for Luna.
 
 Importing this module registers the models with fairseq:
 
@@ -80,7 +80,7 @@ class PeerTransformer(EncoderDecoder):
         super().prepare_for_inference_(cfg)
 
     def check_generation(self, generation: Any) -> None:
-        """Raise an InputError if generation options need attention weights that a peer does not compute."""
+        """Raise InputError if generation options need attention weights that the model does not compute."""
         attention = self.decoder.cfg.cross_attention
         aligned = getattr(generation, "print_alignment", None) or getattr(generation, "replace_unk", None)
         if aligned is not None and attention != "softmax":
@@ -109,7 +109,7 @@ class PeerLanguageModel(LanguageModel):
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
-    """RoBERTa's encoder and language model head, with a :class:`PeerEncoder` as the sentence encoder."""
+    """RoBERTa's encoder and language model head, with an attention from another paper in its layers."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
@@ -128,14 +128,14 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier for Long Range Arena with a peer attention.
+    """Classifier for Long Range Arena with an attention from another paper.
 
     It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
     """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerClassifier":
-        """Build the model for the task's dictionary or, if the task has none, for pixels."""
+        """Build the model for the task's dictionary, or for pixels if the task has no dictionary."""
         options = {**vars(LunaClassifierConfig()), **flat_options(cfg, PeerClassifierConfig())}
         args = Namespace(**{**options, "layer_type": "transformer"})
         check_classifier(args, "image" if task.source_dictionary is None else "text")

@@ -1,4 +1,4 @@
-"""Dataclass with the options of all peer attentions."""
+"""Dataclass with the options of the attentions from other papers ("peers")."""
 
 from dataclasses import dataclass
 

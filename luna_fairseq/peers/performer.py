@@ -22,9 +22,10 @@ from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
-    """Performer (Choromanski et al., 2020): softmax attention approximated in linear time by random features.
+    """Performer (Choromanski et al., 2020): softmax attention approximated in linear time.
 
-    The random vectors are resampled every ``--performer-redraw-interval`` updates, during training only.
+    The random vectors of its features are resampled every ``--performer-redraw-interval`` updates, during
+    training only.
     """
 
     name = "performer"
@@ -35,7 +36,7 @@ class PerformerAttention(FeatureMapAttention):
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the exponents [B, H, T, M] of the random features of x [B, H, T, K], at least in float32.
+        """Compute the exponents [B, H, T, M] of M positive random features of x, at least in float32.
 
         With a random vector w_r, the exponent is w_r . x' - |x'|^2 / 2, where x' = x K^(-1/4).
         """

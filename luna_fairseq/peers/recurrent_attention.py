@@ -25,9 +25,10 @@ LOCAL = ("none", "monotonic", "predictive")
 
 
 class DotScore(nn.Module):
-    """Dot product ``s . h`` of decoder states s and encoder states h, and base class of the other scores.
+    """Attention score ``s . h``, the dot product of decoder state s and encoder state h.
 
-    longest: maximum source length, used only by :class:`LocationScore`.
+    It is the base class of the other scores. longest: maximum source length, which only
+    :class:`LocationScore` uses.
     """
 
     needs_equal_widths = True
@@ -177,7 +178,10 @@ class RecurrentAttention(nn.Module):
             self.place_v = Linear(query_dim, 1, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the ``keys`` [B, S, width], the part of the scores that depends on encoder states only."""
+        """Compute the part [B, S, width] of the attention scores that depends only on encoder states.
+
+        It is computed once per sentence and passed to :meth:`forward` as ``keys``.
+        """
         return self.score.compute_keys(memory)
 
     def forward(
@@ -204,7 +208,10 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the center p_t of each decoder state's source window. lengths: source lengths [B, 1, 1]."""
+        """Compute the center of the source window that each decoder state attends to.
+
+        lengths: source lengths [B, 1, 1]. first: position of the first decoder state.
+        """
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

@@ -32,7 +32,7 @@ SELF = -1e5
 class ReformerAttention(PeerAttention):
     """LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a random hash.
 
-    Sorting the positions by bucket turns attention to the nearest positions of a bucket into a sliding
+    Positions are sorted by bucket, so that attention to the nearest positions of a bucket becomes a sliding
     window. The hash functions are resampled at each update.
     """
 
@@ -63,14 +63,14 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return a mask of the keys within the attention window, given their signed distances from the query.
+        """Return a mask that is True at keys within the attention window of ``chunk`` positions.
 
-        A distance counts positions of the query's bucket, and is negative if the key is earlier.
+        distance: position of the key minus that of the query, counted within their bucket.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute attention within the buckets of each hashing round, and merge the rounds in one softmax."""
+        """Compute attention within the buckets of each round of hashing, with one softmax over all rounds."""
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         # Differences of codes are distances within a bucket. Between buckets they exceed the window.
@@ -86,11 +86,14 @@ class ReformerAttention(PeerAttention):
     def attend_sorted(
         self, qk: Tensor, v: Tensor, codes: Tensor, order: Tensor, r: int
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the attention of round r, on positions sorted by bucket and split into blocks of ``chunk``.
+        """Compute the attention of hashing round r, on positions sorted by bucket and split into blocks.
 
         The keys of a query lie in its own block and in the neighbouring blocks. The codes [B, H, rounds, T]
-        number the positions of each round in its sorted order, and show how many rounds find a key. Return
-        the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in the sorted order.
+        number the positions in the sorted order of each round. From them follows in how many rounds a key is
+        found.
+
+        Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in the sorted
+        order.
         """
         neighbours = 1, 0 if self.form == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
@@ -104,9 +107,10 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Compute ``code of the key - code of the query`` [B, H, blocks, chunk, m] for the m keys of a block.
+        """Compute the distance in the sorted order from each query to m keys in nearby blocks.
 
-        codes: codes [B, H, T] in the sorted order. neighbours: number of blocks before and after.
+        codes: index [B, H, T] of each position in the sorted order. neighbours: number of blocks before and
+        after. The result [B, H, blocks, chunk, m] is negative if the key is earlier.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)

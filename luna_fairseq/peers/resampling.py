@@ -23,14 +23,14 @@ class ResampledNormal(nn.Module):
         self.draw(0)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the seed and the sample number, and draw the sample again."""
+        """Load the seed and the number of the sample, and draw the same values again."""
         # Earlier versions stored the values. In an averaged checkpoint they are a mean of different samples.
         state_dict.pop(f"{prefix}values", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with this zero-based number. Equal seeds and numbers give equal values."""
+        """Draw the sample with this zero-based number. Seed and number determine the values."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:
@@ -41,7 +41,7 @@ class ResampledNormal(nn.Module):
         self.drawn.fill_(number)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Draw a new sample if it is due. fairseq calls this method after each parameter update."""
+        """Draw a new sample if ``interval`` updates have passed. fairseq calls this after each update."""
         if self.interval and self.training and num_updates // self.interval != int(self.drawn):
             self.draw(num_updates // self.interval)
 

@@ -37,7 +37,8 @@ GATE_BIAS = 3.0
 class RandomFeatureAttention(FeatureMapAttention):
     """Random feature attention, RFA (Peng et al., 2021): softmax attention approximated in linear time.
 
-    With ``--rfa-gate``, causal attention has a fourth part, the gate logits [B, H, T, 1].
+    With ``--rfa-gate``, causal attention also takes gate logits [B, H, T, 1], with which it forgets earlier
+    tokens.
     """
 
     name = "rfa"
@@ -62,7 +63,10 @@ class RandomFeatureAttention(FeatureMapAttention):
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the features of keys. With a gate g, they are multiplied by 1 - g, and the decay is g."""
+        """Compute the random features of keys.
+
+        With a gate g, multiply them by 1 - g, and return g as decay.
+        """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:
             return Keys(features)
@@ -71,16 +75,19 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the noise level of the sum of the weights, below which the sum is not meaningful."""
+        """Return the noise level of the sum of the attention weights, by which values are at least divided.
+
+        Random features can be negative, so the sum may be close to 0.
+        """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the sum of the weights at each position, if all query-key products were equal to 1.
+        """Compute what the sum of the weights at each position would be if all query-key products were 1.
 
-        Without a gate, the sum is the number of tokens [B, 1, T, 1] up to the position. With a gate, the sum
-        has the shape [B, H, T, 1].
+        The result is the number of tokens [B, 1, T, 1] up to the position or, with a gate, the sum [B, H, T,
+        1] of the decayed weights.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

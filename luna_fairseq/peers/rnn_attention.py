@@ -70,7 +70,7 @@ class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
 
 
 def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
-    """Build recurrent layers, initialized uniformly in [-0.1, 0.1] as in fairseq's LSTM."""
+    """Build an LSTM or GRU, initialized uniformly in [-0.1, 0.1] as fairseq's LSTM."""
     dropout = cfg.dropout if layers > 1 else 0.0
     rnn = CELLS[cfg.cell](input_dim, hidden_dim, layers, dropout=dropout, bidirectional=bidirectional)
     for parameter in rnn.parameters():
@@ -118,7 +118,7 @@ class RnnEncoder(FairseqEncoder):
 
 
 def state_tensors(state: Any) -> Tuple[Tensor, ...]:
-    """Return the state from torch as a tuple: hidden and cell state of an LSTM, hidden state of a GRU."""
+    """Return torch's recurrent state as a tuple: hidden and cell state of an LSTM, hidden state of a GRU."""
     return state if isinstance(state, tuple) else (state,)
 
 
@@ -166,9 +166,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the logits of the next tokens, and a dictionary with the attention weights, [B, T, S].
+        """Compute the logits of the next tokens, and a dictionary with the attention weights [B, T, S].
 
-        With ``incremental_state``, only the last one of ``prev_output_tokens`` [B, T] is decoded.
+        With ``incremental_state``, only the last position of ``prev_output_tokens`` [B, T] is decoded.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -180,9 +180,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the features [B, T, output width] before the output projection, and the attention weights.
+        """Compute the features [B, T, output width] before the output projection.
 
-        The weights are in a dictionary, as in :meth:`forward`.
+        Also return a dictionary with the attention weights, as :meth:`forward` does.
         """
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
@@ -208,7 +208,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return features, {"attn": [weights]}
 
     def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
-        """Return the decoding state before the first token."""
+        """Return the decoding state before the first token, computed from the last encoder states."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.compute_keys(memory)}
         for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
@@ -228,9 +228,10 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
         """Decode the positions of token embeddings x [B, T, width], and update ``state`` in place.
 
-        Return the features and the attention weights. If the context enters the cell, T is 1.
-
         attend: function ``(queries, position of the first query) -> (contexts, weights)``.
+
+        Return the features and the attention weights. T must be 1 if the context is an input of the recurrent
+        cell.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)

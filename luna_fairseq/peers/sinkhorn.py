@@ -28,7 +28,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
-    A fourth part, the input x [B, 1, T, C], determines the order of the blocks.
+    The other block is chosen by a learned sorting of the blocks, computed from the input x [B, 1, T, C].
     """
 
     name = "sinkhorn"
@@ -49,7 +49,7 @@ class SinkhornAttention(PeerAttention):
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
-        """Compute the mean embedding x' [B, blocks, C] of each block of b positions, without padding.
+        """Compute the mean embedding [B, blocks, C] of each block of positions, without padding.
 
         x: input [B, 1, T, C]. real: [B, 1, T, 1], 1 at tokens and 0 at padding. In causal attention, the
         means cover all positions up to the first one of a block.
@@ -62,9 +62,9 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R [B, H, blocks, blocks], nearly a permutation of the blocks of x [B, 1, T, C].
+        """Compute a matrix R [B, H, blocks, blocks], close to a permutation, that sorts the blocks.
 
-        R is in float32 or float64.
+        x: input [B, 1, T, C]. R is in float32 or float64.
         """
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
@@ -83,7 +83,8 @@ class SinkhornAttention(PeerAttention):
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], divided by the temperature.
 
-        Entries of R are 0 at pairs of blocks where ``allowed`` is False.
+        It normalizes the rows and the columns of exp(logits) in turn. The result is 0 where ``allowed`` is
+        False.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
@@ -108,9 +109,9 @@ class SinkhornAttention(PeerAttention):
         return from_blocks(output, q.size(2))
 
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Return a mask [B, 1, blocks, b, 2 b] of the keys in a query's own block and in its sorted block.
+        """Return a mask [B, 1, blocks, b, 2 b] that is True at keys that a query must not attend to.
 
-        The mask is True at keys that the query must not attend to.
+        The keys are those of the query's own block of b positions and of the block sorted to its position.
         """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)

@@ -31,8 +31,8 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    A diagonal prior numbers the queries from 0, unless the mask of the keys comes with the positions of
-    the target tokens.
+    The diagonal prior is a bias toward source tokens at the relative position of the target token. It numbers
+    the queries from 0, unless the padding mask comes in a tuple with the positions of the target tokens.
     """
 
     name = "softmax"

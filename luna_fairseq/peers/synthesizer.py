@@ -30,8 +30,8 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 class SynthesizerAttention(PeerAttention):
     """Synthesizer (Tay et al., 2021): attention weights without query-key products.
 
-    The parts are the values and, for "dense" and "factorized-dense", the hidden layer W_1 x before them. Time
-    and memory are quadratic in the sequence length.
+    The logits are learned parameters or, for "dense" and "factorized-dense", computed from a hidden layer W_1
+    x of each input vector x. Time and memory are quadratic in the sequence length.
     """
 
     name = "synthesizer"
@@ -57,9 +57,9 @@ class SynthesizerAttention(PeerAttention):
             self.projections = ("v",)
 
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
-        """Compute the logits [B, H, T, T], or [H, T, T] if they do not depend on the input.
+        """Compute the attention logits [B, H, T, T], or [H, T, T] if they do not depend on the input.
 
-        hidden: W_1 x [B, H, T, K], if the logits depend on the input.
+        hidden: hidden layer [B, H, T, K] computed from the input, if the logits depend on it.
         """
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":

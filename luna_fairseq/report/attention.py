@@ -1,4 +1,4 @@
-"""Attention maps: the attention weights of a model for one text, as named tensors."""
+"""Compute attention maps: the attention weights of a model for one text, as named tensors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class AttentionMaps(Mapping):
         return len(self.maps)
 
     def tokens(self, name: str) -> Tuple[List[str], List[str]]:
-        """Return the query and context tokens of an attention module, such as "decoder.0.cross"."""
+        """Return the query and the context tokens of an attention module, such as "decoder.0.cross"."""
         if name.endswith("cross"):
             return self.target, self.source
         tokens = self.source if name.startswith("encoder") else self.target_input
@@ -166,18 +166,21 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
 
 
 def _shift_right(tokens: Tensor) -> Tensor:
-    """Move the final </s> to the front, because decoder inputs start with </s> in fairseq."""
+    """Move the final </s> of a sentence to the front, where fairseq's decoder expects it."""
     return torch.cat([tokens[-1:], tokens[:-1]])
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return the weights of the cross-attention of a decoder such as fairseq's LSTM, or []."""
+    """Return the cross-attention weights that a decoder such as fairseq's LSTM returns, or [] if none.
+
+    extra: second output of the decoder.
+    """
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 
 
 def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
-    """Return the token ids of the given translation, or translate the source if it is None."""
+    """Return the token ids of ``target``, or of the model's own translation if ``target`` is None."""
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
         return hypotheses[0]["tokens"].cpu()
@@ -193,7 +196,7 @@ def _check_length(tokens: Tensor) -> Tensor:
 
 
 def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any) -> AttentionMaps:
-    """Convert the recorded attention weights of a forward pass on one sentence into attention maps."""
+    """Convert the attention weights recorded in a forward pass on one sentence to attention maps."""
     if not records:
         raise InputError("The model has no attention whose weights can be shown. Give another checkpoint.")
     maps = {

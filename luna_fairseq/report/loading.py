@@ -1,4 +1,4 @@
-"""Load a luna_fairseq or fairseq checkpoint together with its tokenizer."""
+"""Load a luna_fairseq or fairseq checkpoint together with its tokenizer, to show its attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """Text classifier for Long Range Arena with its dictionaries. Pairs of texts are refused."""
+    """Text classifier for Long Range Arena with its dictionaries. It does not accept pairs of texts."""
 
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:
@@ -50,7 +50,7 @@ class Classifier:
 
 
 def _to_character(symbol: str) -> str:
-    """Convert a printable ASCII code to its character, and return any other symbol unchanged.
+    """Convert a decimal ASCII code to its character if it is printable. Other symbols are unchanged.
 
     Example:
         >>> _to_character("97"), _to_character("10"), _to_character("</s>")
@@ -60,7 +60,7 @@ def _to_character(symbol: str) -> str:
 
 
 def load(path: Path, data: Optional[Path] = None) -> Any:
-    """Load a checkpoint as an object that :func:`~luna_fairseq.report.attention.attention_maps` accepts.
+    """Load a checkpoint's model and tokenizer, for :func:`~luna_fairseq.report.attention.attention_maps`.
 
     ``data`` is the folder of the dictionaries (default: the folder used in training).
 
@@ -93,7 +93,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
 
 
 def _load_state(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint file on the CPU, or raise InputError."""
+    """Load a checkpoint file on the CPU. Raise InputError if it is missing, damaged or no checkpoint."""
     try:
         return checkpoint_utils.load_checkpoint_to_cpu(str(path))
     except InputError:

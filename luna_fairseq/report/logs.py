@@ -80,7 +80,7 @@ def is_training_log(path: Path) -> bool:
 
 
 def extract_version(text: Optional[str]) -> Optional[str]:
-    """Return the version and abbreviated commit at the end of a text, or None.
+    """Return the version and abbreviated commit of luna_fairseq at the end of a text, or None.
 
     Example:
         >>> extract_version("luna_fairseq 0.2.0 (commit 0123456789abcdef)")
@@ -112,7 +112,7 @@ def read_logs(paths: Sequence[Path]) -> Log:
 
 
 class _LineFormat:
-    """Parser for the log lines that list the same columns in the same layout.
+    """Parser for log lines that all have the same columns in the same layout.
 
     A regular expression is built from the ``statistics`` of the first such line, such as "loss 3.2 |
     num_updates 40". Matching it is much faster than splitting every line. ``head_names`` are the names of the
@@ -138,7 +138,10 @@ class _LineFormat:
         self.rows: List[Tuple[str, ...]] = []
 
     def table(self) -> Table:
-        """Return the values as arrays by column. ``epoch`` counts completed epochs and may be fractional."""
+        """Return the values of all parsed lines as one array per column.
+
+        The column ``epoch`` counts completed epochs and may be fractional.
+        """
         table = {name: _to_numbers(column) for name, column in zip(self.names, zip(*self.rows))}
         if "_done" in table:
             table["epoch"] = table["epoch"] - 1 + table.pop("_done") / np.maximum(table.pop("_batches"), 1)
@@ -148,7 +151,7 @@ class _LineFormat:
 
 
 class _LogReader:
-    """Reader that merges the lines of several log files into one :class:`Log`."""
+    """Reads several log files of one training run, and merges them into one :class:`Log`."""
 
     def __init__(self) -> None:
         self._log = Log()
@@ -199,10 +202,11 @@ class _LogReader:
         head_values: Tuple[str, ...],
         statistics: str,
     ) -> None:
-        """Parse the statistics in a line with a known :class:`_LineFormat`, or add a new format for the line.
+        """Parse a log line with statistics, and add them to a table.
 
-        ``kind`` groups the formats to try: "json", "progress", or the name of a table. ``table_name`` names
-        the table to extend. ``head_values``, named ``head_names``, stand before the statistics.
+        kind: group of line formats to try, "json", "progress" or the name of a table. A line with a new
+        format adds it to the group. table_name: table to extend. head_names, head_values: values before the
+        statistics.
         """
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:
@@ -240,7 +244,7 @@ class _LogReader:
 
 
 def _to_numbers(column: Sequence[str]) -> np.ndarray:
-    """Convert the values of a column to numbers. Values that are not numbers become NaN."""
+    """Convert a column of text to an array of numbers, with NaN for text that is not a number."""
     try:
         return np.array(list(map(float, column)))
     except ValueError:
@@ -248,7 +252,7 @@ def _to_numbers(column: Sequence[str]) -> np.ndarray:
 
 
 def _to_number(text: str) -> float:
-    """Convert a value from a log to a number, or NaN."""
+    """Convert text from a log to a number, or to NaN if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -256,7 +260,7 @@ def _to_number(text: str) -> float:
 
 
 def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables whose columns may differ. Missing values are NaN."""
+    """Concatenate tables of log statistics. A column that a table lacks is NaN in its rows."""
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
     return {
@@ -266,9 +270,9 @@ def _concatenate(tables: List[Table]) -> Table:
 
 
 def _drop_repeated_updates(table: Table) -> Table:
-    """Remove lines at or after the update of a later line, because a resumed run repeats updates.
+    """Keep only the last line of each update, because a resumed run may repeat updates.
 
-    Of the updates [1, 2, 3, 2, 3], the first, fourth and fifth remain.
+    Of lines with the updates [1, 2, 3, 2, 3], the first, fourth and fifth remain.
     """
     updates = table[UPDATES]
     smallest_later_update = np.minimum.accumulate(np.append(updates, np.inf)[::-1])[::-1][1:]

@@ -52,7 +52,7 @@ def printed_options(line: str) -> Optional[Options]:
 
 
 def _evaluate(node: Any, text: str) -> Any:
-    """Evaluate a node of a Python syntax tree without executing code.
+    """Convert a node of a Python syntax tree to a value, without executing code.
 
     ``f(a=b, c=1)`` yields ``{"a": "b", "c": 1}``. Other expressions are returned as source text.
     """
@@ -71,7 +71,7 @@ def _evaluate(node: Any, text: str) -> Any:
 
 
 def flatten_options(config: Any) -> Options:
-    """Flatten a fairseq configuration into one dictionary, without hydra's groups.
+    """Flatten a fairseq configuration to one dictionary with the keys GROUP.NAME, without hydra's groups.
 
     Example:
         >>> flatten_options({"common": {"seed": 1}})
@@ -101,7 +101,7 @@ def get_option(options: Optional[Options], name: str) -> Any:
 
 
 def architecture(options: Optional[Options]) -> str:
-    """Return the value of ``--arch`` (or ``model=`` for hydra), or ""."""
+    """Return the name of a run's architecture (``--arch``, or ``model=`` for hydra), or "" if unknown."""
     options = options or {}
     return str(options.get("model._name") or options.get("model.arch") or options.get("arch") or "")
 
@@ -143,7 +143,8 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
     """Convert options to text: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
 
-    Options that only name the run or its files are omitted. A group is added to a name with several values.
+    Options that only name the run or its files are omitted. If several groups have different values for a
+    name, the group is added to the name.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

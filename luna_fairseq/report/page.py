@@ -26,18 +26,18 @@ NOTEBOOK_HEIGHT = 720  # pixels
 
 @dataclass(frozen=True)
 class Page:
-    """Complete HTML page. Jupyter notebooks display it in a frame."""
+    """Complete HTML page as text. Jupyter notebooks display it in a frame."""
 
     text: str
 
     @property
     def size(self) -> str:
-        """File size with its unit, such as "85 KB"."""
+        """Size of the page as a file, with its unit, such as "85 KB"."""
         count = len(self._encode())
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
     def write(self, path: Path) -> None:
-        """Write the page to a file, completely or not at all.
+        """Write the page to a file, atomically.
 
         Characters that cannot be encoded in UTF-8, which may occur in file names, become question marks.
         """
@@ -54,7 +54,7 @@ class Page:
 
 
 def build_page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> Page:
-    """Build a page from JSON-serializable data and the style sheets and scripts in assets/, in their order.
+    """Build an HTML page from JSON-serializable data, and style sheets and scripts in the folder assets/.
 
     Scripts access the data with ``pageData()``.
 

@@ -86,9 +86,10 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
 
 
 class _CallRecorder:
-    """Callback that computes the weights of a forward call with ``read``, and appends them to a list.
+    """Callback of an attention module that computes the weights of each call and appends them to a list.
 
-    If layers share their weights, one module runs several times and gets a new layer index each time.
+    read: function that computes the weights from the arguments of the call. If layers share their weights,
+    one module runs several times and gets a new layer index each time.
     """
 
     def __init__(
@@ -101,9 +102,9 @@ class _CallRecorder:
         self.computes_weights = False
 
     def record_luna(self, attention: LunaAttention, **call: Any) -> None:
-        """Record the weights of Luna attention, which is called in two steps.
+        """Record the weights of Luna attention, which reports its arguments in two steps.
 
-        ``pack`` reports its arguments when the source is read, and ``unpack`` when the target is computed.
+        ``pack`` reports them when the source is read, and ``unpack`` when the target is computed.
         """
         if self.computes_weights:
             return
@@ -124,7 +125,7 @@ class _CallRecorder:
 
 
 def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) -> Optional[Geometry]:
-    """Return the positions of the context and of the queries, which a decoder passes separately."""
+    """Merge the token positions of the context and of the queries, which a decoder passes separately."""
     if packing is None or unpacking is None:
         return packing or unpacking
     target = packing.target if unpacking.target is None else unpacking.target
@@ -132,7 +133,10 @@ def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) 
 
 
 def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
-    """Call a recorder at the start of each forward call of an attention. Return a function that stops it."""
+    """Call a recorder at the start of each forward call of an attention.
+
+    Return a function that detaches it.
+    """
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
     if isinstance(attention, LunaAttention):
@@ -144,7 +148,10 @@ def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[
 
 
 def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecorder) -> Callable[[], None]:
-    """Pass the arguments of fairseq's attention to a recorder. Return a function that removes the hook."""
+    """Call a recorder before each forward call of fairseq's attention.
+
+    Return a function that removes the hook.
+    """
     if version_numbers(torch.__version__) < (2,):
         raise InputError(
             f"Attention maps of fairseq's softmax attention need torch 2.0 or later, this is "
@@ -161,7 +168,10 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_reader(module: nn.Module) -> Optional[Reader]:
-    """Return the function that computes the attention weights of a module, or None without weights."""
+    """Return the function that computes the attention weights of a module from the arguments of a call.
+
+    The result is None if the module has no attention weights.
+    """
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, read in _READERS.items():
@@ -171,13 +181,13 @@ def _find_reader(module: nn.Module) -> Optional[Reader]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
-    """Return the weights of non-causal Luna attention, as in :class:`AttentionRecord`."""
+    """Compute the weights of non-causal Luna attention: "pack", "unpack" and their product "read"."""
     named = zip((PACK, UNPACK, READ), attention.weights(**call))
     return {name: value for name, value in named if value is not None}
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
-    """Return the weights of causal Luna attention, including the resulting weights over the tokens.
+    """Compute the weights of causal Luna attention: "pack", "unpack" and the resulting "read".
 
     Position t attends to an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The
     share is 1 / t, or decays with the distance between t and j.
@@ -194,14 +204,14 @@ def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
 def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
     # torch's fused function does not return per-head weights. With an incremental state, fairseq computes
     # attention itself.
-    """Return the weights of fairseq's softmax attention, under the name "read"."""
+    """Compute the weights of fairseq's softmax attention. Return them under the name "read"."""
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
     _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
     return {READ: weights.transpose(0, 1)}
 
 
 def _read_peer(attention: PeerAttention, call: Call) -> Weights:
-    """Return the weights of a peer attention, under the name "read"."""
+    """Compute the weights of an attention from another paper. Return them under the name "read"."""
     return {READ: attention.value_weights(**call)}
 
 

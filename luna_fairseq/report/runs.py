@@ -94,7 +94,7 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
 
 
 def _split_name(named_path: Path) -> Tuple[str, Path]:
-    """Split a ``NAME=PATH`` argument. The name is "" without the prefix."""
+    """Split a ``NAME=PATH`` argument into name and path. The name of a path alone is ""."""
     name, path = "", named_path
     if not named_path.exists() and "=" in str(named_path):
         name, _, rest = str(named_path).partition("=")
@@ -112,7 +112,7 @@ def _default_name(path: Path) -> str:
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
-    """Make the names of runs unique, by their parent folders and then by numbers."""
+    """Rename runs with equal names: add their parent folders and, if necessary, numbers."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -126,7 +126,10 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
 
 
 def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Yield the path and the logs, oldest first, of each training run in a folder, or of one log file."""
+    """Yield (path, log files) of each training run in a folder. The logs are sorted, oldest first.
+
+    The path may also be a single log file.
+    """
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
@@ -145,9 +148,9 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
-    """Group the logs of one folder by the run that wrote them, which ``--save-dir`` tells.
+    """Group the logs in one folder by training run. Logs of one run have the same ``--save-dir``.
 
-    A log without options belongs to the only other run.
+    A log that does not print its options belongs to the only run of the others.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
@@ -161,7 +164,7 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 
 
 def _read_run(path: str, files: List[Path]) -> Run:
-    """Read the logs of a run, oldest first, and its options.
+    """Read a run from its logs, which are sorted, oldest first.
 
     If the logs do not contain the options, they are read from hydra's files or a checkpoint in the folder.
     """
@@ -187,7 +190,7 @@ def _read_run(path: str, files: List[Path]) -> Run:
 
 
 def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read a run, with options and a best score, from a checkpoint or a folder of checkpoints.
+    """Read a run without logs from a checkpoint or a folder of checkpoints: its options and best score.
 
     Return an empty list if there is no checkpoint.
     """
@@ -237,7 +240,10 @@ def _read_result(path: Path) -> Optional[Result]:
 
 
 def summarize_run(run: Run) -> Dict[str, str]:
-    """Return the known values of a run for the overview table, as text by heading, such as "Updates"."""
+    """Return the values of a run to show in the overview table, by heading, such as "Updates".
+
+    Unknown values are omitted.
+    """
     cells = {
         "Architecture": architecture(run.options),
         "State": _describe_progress(run),
@@ -279,7 +285,7 @@ def training_hours(table: Table) -> np.ndarray:
 
 
 def _describe_progress(run: Run) -> str:
-    """Return text such as "finished" or "25% of 8,000 updates", or "" without logs."""
+    """Return how far a run has got, such as "finished" or "25% of 8,000 updates", or "" without logs."""
     if run.log.finished:
         return "finished"
     max_update = get_option(run.options, "max_update")

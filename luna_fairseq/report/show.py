@@ -89,7 +89,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """Build an HTML page of the attention maps of several texts. ``page.write(file)`` writes the page.
+    """Build an HTML page that shows the attention maps of several texts. ``page.write(file)`` saves it.
 
     ``path`` is the checkpoint, shown below the heading.
     """
@@ -98,7 +98,7 @@ def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path
 
 
 def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
-    """Convert the attention maps of one text to JSON-serializable data, by attention module."""
+    """Convert the attention maps of one text to JSON-serializable data for the scripts of the page."""
     maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
         attention, _, kind = name.rpartition(".")
@@ -123,9 +123,10 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantize weights [H, T, S] to one byte each, relative to the largest of a head, and compress them.
+    """Quantize attention weights [H, T, S] to one byte each, and compress them for an HTML page.
 
-    Returns the ``shape``, the ``largest`` weight per head, and the compressed ``bytes`` in base64.
+    Each head is scaled by its largest weight. Returns the ``shape``, the ``largest`` weight per head, and the
+    compressed ``bytes`` in base64.
     """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()

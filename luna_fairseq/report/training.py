@@ -90,7 +90,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
-    """Write the page, and print the notes about missing information."""
+    """Write the page that compares the runs, and print the notes about missing information."""
     page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     page.write(args.out)
     for run in runs:
@@ -165,9 +165,9 @@ def _describe_score(score: Dict[str, Any]) -> str:
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Read the translations of a run from ``results``, or from its first folder that contains any.
+    """Read the translations of a run. The result is empty if there are none.
 
-    Without translations, the result is empty.
+    results: folder to read (default: the first folder of the run that contains translations).
     """
     language = get_option(run.options, "target_lang")
     if results is not None:
@@ -184,7 +184,7 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 
 
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Average the test accuracies of runs of luna-lra-seeds that differ only in the random seed.
+    """Average the test accuracies of Long Range Arena runs that differ only in the random seed.
 
     Returns an entry for each task, model and set of options and data: ``task``, ``model``, ``seeds`` (their
     number), ``mean`` and ``deviation`` (sample standard deviation; None for a single seed).

@@ -1,4 +1,4 @@
-"""Read the translations of several runs, and compare samples, scores and BLEU by source length."""
+"""Read the translations of several training runs, and compare samples, scores and BLEU by source length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_SENTENCES = 20  # BLEU of a smaller length group would not be meaningful
 
 
 class Translation(NamedTuple):
-    """Translation of one test set sentence."""
+    """Source, reference and hypothesis of one sentence in the test set."""
 
     source: str
     reference: str
@@ -31,7 +31,7 @@ class Translation(NamedTuple):
 
 @dataclass
 class Translations:
-    """Translations and scores of one run.
+    """Translations of the test set by one training run, and their scores.
 
     Attributes:
         sentences: translations, keyed by sentence index in the test set.
@@ -47,7 +47,7 @@ class Translations:
 
 
 def read_translations(folder: Path, language: Optional[str] = None) -> Translations:
-    """Read the output of luna-evaluate, luna-score or fairseq-generate from a folder.
+    """Read a run's translations and scores from the files of luna-evaluate or fairseq-generate.
 
     The translation that was scored is read. Without scores, this is the newest translation of the test set
     or, if there is none, of the validation set. ``language`` is the target language, which chooses the
@@ -85,9 +85,9 @@ def read_translations(folder: Path, language: Optional[str] = None) -> Translati
 
 
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
-    """Read the best translations, keyed by sentence, from an output file of fairseq-generate.
+    """Read the best translation of each sentence from an output file of fairseq-generate.
 
-    Returns also a remark about a damaged or incomplete file, or "".
+    Also return a remark about a damaged or incomplete file, or "".
     """
     try:
         output = GenerateOutput(path, must_be_complete=False)
@@ -132,13 +132,16 @@ def _count_present(values: Sequence[Any]) -> int:
 
 
 def _chrf_difference(sample: Dict[str, Any]) -> float:
-    """Return the range of chrF over the runs of a sample, or the negative chrF of a single run."""
+    """Return the key by which samples are sorted: the range of chrF over the runs.
+
+    For a single run, it is the negative chrF, so that the worst translations come first.
+    """
     scores = [entry[1] for entry in sample["runs"] if entry is not None]
     return max(scores) - min(scores) if len(scores) > 1 else -min(scores, default=0.0)
 
 
 def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
-    """Compute BLEU and the length ratio of each run, grouped by the number of words in the source.
+    """Compute BLEU and the length ratio of each run for groups of sentences with similar source length.
 
     Each group of at least 20 sentences, and lastly the whole test set, has ``words`` (such as "1–10", or
     "all") and ``runs``, with ``[number of sentences, BLEU, length ratio]`` or None per run.
@@ -155,7 +158,7 @@ def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
 
 
 def _length_group(words: int) -> str:
-    """Return the length group of a source sentence, such as "11–20"."""
+    """Return the group of a source sentence with this number of words, such as "11–20"."""
     begin = 1
     for end in LENGTHS:
         if words <= end:
@@ -184,7 +187,7 @@ def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
 
 
 def _compute_bleu(statistics: np.ndarray) -> List[float]:
-    """Return the number of sentences, BLEU and the length ratio from summed statistics."""
+    """Compute [number of sentences, BLEU, length ratio] from the summed statistics of a group."""
     sentences, length, reference_length, *ngrams = statistics.tolist()
     orders = len(ngrams) // 2
     score = BLEU.compute_bleu(ngrams[:orders], ngrams[orders:], length, reference_length, smooth_method="exp")

@@ -40,9 +40,8 @@ class DocumentPiece(NamedTuple):
 def document_lengths(prefix: str, text: Bitext) -> List[int]:
     """Return the number of sentences in each document of a parallel text.
 
-    Documents are separated by empty lines at the same positions in both files. If the file ``PREFIX.doc``
-    exists, it defines the documents instead. It contains one document identifier per line, and consecutive
-    lines with the same identifier form a document.
+    Documents are separated by empty lines in both files. If the file ``PREFIX.doc`` exists, it contains one
+    document identifier per line instead, and consecutive equal lines form a document.
     """
     ids = Path(f"{prefix}.{IDS}")
     if ids.is_file():
