@@ -64,10 +64,7 @@ class OptimizerStep(Task):
         return variant.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, variant: Variant) -> float:
-        """Compare an optimizer's updates with those of a reference implementation.
-
-        Return error / tolerance.
-        """
+        """Return the error of an optimizer's updates against a reference, divided by the tolerance."""
         if not variant.equals:
             return 0.0
         what = f"after {STEPS} steps the change of its parameters differs from that of {variant.equals}"

@@ -72,10 +72,7 @@ def explicit_attention(*inputs: Any) -> Tensor:
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute Luna's non-causal attention: P attends to the tokens (pack), and the tokens to P (unpack).
-
-    x: tensors keyed by name. attention: function that computes each of the two attentions.
-    """
+    """Compute Luna's non-causal attention: P attends to the tokens (pack), then the tokens to P (unpack)."""
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
@@ -166,10 +163,9 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run the forward and backward pass of an implementation of attention.
+    """Run an implementation of attention forward and backward.
 
-    Return the "output", and a "gradient of NAME" for each input that requires a gradient. The gradient is
-    None if the implementation does not use the input.
+    Return its "output", and a "gradient of NAME" for each input (None if the input is unused).
     """
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -191,8 +187,7 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a dictionary for each combination of length of P, setting in ``kinds`` and length of text.
-        """
+        """Return a dictionary for each combination of length of P, setting in ``kinds``, and text length."""
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
@@ -215,10 +210,7 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the random inputs that all implementations share.
-
-        "gradient" is the gradient of the output.
-        """
+        """Create random inputs for all implementations, with the "gradient" of the output among them."""
         raise NotImplementedError
 
     def longest_naive(self) -> int:
@@ -237,10 +229,9 @@ class AttentionTask(Task):
         return partial(forward_and_backward, variant, inputs)
 
     def check(self, variant: Variant) -> float:
-        """Compare an implementation's output and gradients with a float64 reference.
+        """Return the error against a float64 reference, divided by the tolerance, also for 7 tokens.
 
-        Return error / tolerance. A length of 7 is checked as well. At lengths beyond ``--max-naive-length``,
-        only the last head of the last sequence is compared.
+        Of texts beyond ``--max-naive-length``, only the last head of the last text is compared.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(
@@ -248,10 +239,7 @@ class AttentionTask(Task):
         )
 
     def error(self, variant: Variant, case: Case) -> float:
-        """Return the largest error of the output and the gradients, divided by the tolerance.
-
-        case: setting to check, such as the sequence length.
-        """
+        """Return the largest error of output and gradients in a setting, divided by the tolerance."""
         inputs, definition = self.make_inputs(case), self.table[variant.equals]
         double_inputs = {}
         is_too_long = definition.limited and case["T"] > self.longest_naive()

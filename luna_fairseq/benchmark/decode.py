@@ -70,10 +70,7 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Compare the logits of incremental decoding with those of a forward pass over whole sentences.
-
-        Return error / tolerance.
-        """
+        """Return the error of incremental decoding against a forward pass, divided by the tolerance."""
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.

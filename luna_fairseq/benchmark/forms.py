@@ -36,8 +36,7 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
     """Context manager that forces implementations of operations, given as OPERATION=IMPLEMENTATION.
 
-    Yields a dictionary that collects, for each of these operations, the names of the implementations that
-    ran.
+    Yields a dictionary that collects the implementations that ran, by operation.
     """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:

@@ -84,10 +84,7 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
-    """Return the number of multiplications and additions in a linear layer.
-
-    x, out_shape: shapes of its input and its output.
-    """
+    """Return the number of multiplications and additions in a linear layer, given its shapes."""
     return 2 * math.prod(x) * out_shape[-1]
 
 

@@ -95,10 +95,7 @@ def absorb_projections_everywhere() -> Iterator[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which attention computes its weight matrix explicitly, as a reference.
-
-    Luna then also projects all tokens, rather than its short packed sequence P.
-    """
+    """Context manager in which attention computes its weight matrix explicitly and projects all tokens."""
     projected = ("pack=projected", "unpack=projected", "pack-weights=projected")
     with force_forms((*projected, "softmax=naive")), ExitStack() as stack:
         if hasattr(torch.nn, "attention"):
@@ -128,10 +125,7 @@ class ModelVariant:
     dtype: str = ""
 
     def definition(self) -> "ModelVariant":
-        """Return the reference for this model, with naive attention.
-
-        Run it within :func:`explicit_attention_everywhere`.
-        """
+        """Return the reference for this model, which computes attention from its definition."""
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -139,19 +133,15 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Describe a Luna model to measure. With a ``change`` or ``options``, only ``--with`` selects it.
-
-    change: function that modifies the model after it is built.
-    """
+    """Describe a Luna model to measure. With a ``change`` or ``options``, only ``--with`` selects it."""
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe a Transformer with an attention from another paper, such as "linformer".
+    """Describe a Transformer with another paper's attention, such as "linformer", measured only on request.
 
-    It is measured only if ``--with`` names it, and supports translation only if the attention has causal and
-    cross-attention forms.
+    It supports translation if the attention has causal and cross-attention forms.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):

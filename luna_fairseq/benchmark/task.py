@@ -110,10 +110,7 @@ class Task:
         raise NotImplementedError
 
     def prepare_job(self, variant: Any, case: Case) -> Job:
-        """Prepare inputs and models, and return the function to time.
-
-        variant: implementation to measure. case: setting, such as the sequence length.
-        """
+        """Prepare the inputs of an implementation in a setting, and return the function to time."""
         raise NotImplementedError
 
     def describe(self) -> str:

@@ -1,4 +1,4 @@
-"""Functions that read, complete and compare the options of models in checkpoints.
+"""Read, complete and compare the model options in checkpoints.
 
 The dataclass of a model is the only list of its options. Options such as dropout do not change the output of
 a trained model, and have ``MAY_CHANGE`` in the metadata of their field. All other options are called *fixed*:
@@ -19,7 +19,7 @@ _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Convert a flat configuration into a dictionary, with enums replaced with their values.
+    """Convert a configuration without groups to a dictionary. Enums are replaced by their values.
 
     Interpolations such as ``${task.data}`` are not resolved.
     """
@@ -33,7 +33,7 @@ def plain_options(config: Any) -> Dict[str, Any]:
 
 
 def model_name(options: Mapping[str, Any]) -> str:
-    """Return the name under which the model in these options is registered, such as "luna"."""
+    """Return the name under which fairseq registers the model with these options, such as "luna"."""
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
     name = str(options.get("_name") or options.get("arch"))
@@ -41,19 +41,19 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def model_dataclass(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass of a model's options, or None for a model of another package."""
+    """Return the dataclass that declares a model's options, or None for a model of another package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     return _keep_ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
 
 
 def _keep_ours(dataclass: Any) -> Any:
-    """Return a dataclass of this package unchanged, and None for any other dataclass."""
+    """Return the dataclass if this package defines it, and None otherwise."""
     return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Add the defaults of all missing options. For a model of another package, return a copy."""
+    """Return a model's options with defaults for missing ones, unless it is of another package."""
     dataclass = model_dataclass(options)
     if dataclass is None:
         return dict(options)
@@ -61,7 +61,7 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace None with the value of another option, if the field's metadata names one.
+    """Replace None by the value of another option, if the metadata of the option's field name one.
 
     For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
     """
@@ -73,13 +73,12 @@ def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Add the options missing from a checkpoint's configuration, and apply overrides.
+    """Apply overrides to a loaded checkpoint's configuration, and add options that it lacks.
 
     An option that is newer than the checkpoint gets its default from the model's dataclass. Without this
     function, fairseq would use the architecture's preset, which may have changed since training.
     ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}". Files
-    of pretrained vectors (``--encoder-embed-path``) are forgotten, because the checkpoint contains the
-    vectors.
+    of pretrained vectors (``--encoder-embed-path``) are removed, because the checkpoint contains the vectors.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -107,7 +106,7 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the options of the model with this name that must not change after training."""
+    """Return the options of a model that must not change after training, such as the number of layers."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
     dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))
@@ -124,9 +123,9 @@ def fixed_options(model: str) -> List[str]:
 
 
 def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
-    """Return the options of a model whose metadata contain ``mark``, each with the aliases of its flag.
+    """Return the options of a model whose metadata contain ``mark``, with the aliases of each flag.
 
-    Options of a model of another package are marked like those of the same name in this package's models.
+    For a model of another package, they are the marked options of the same names in this package's models.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
@@ -140,19 +139,18 @@ def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
 
 
 def _our_dataclasses() -> List[Any]:
-    """Return the dataclasses of all models of this package."""
+    """Return the dataclasses that declare the options of this package's models."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     return list(filter(None, map(_keep_ours, MODEL_DATACLASS_REGISTRY.values())))
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """Return the options that differ between two models and change the output of the same weights.
+    """Return the options that differ between two models and affect the output of the same weights.
 
-    Options that only one model has are ignored: newer code added them with a default that does not change the
+    Each is a tuple (name, first value, second value). Models of different classes differ in "arch" only. An
+    option that only one model has is ignored, because newer code has added it with a default that changes no
     output.
-
-    Each is a tuple (name, first value, second value). Models of different classes differ in "arch" only.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
@@ -163,7 +161,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[T
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the fairseq-train arguments that build the model of a checkpoint."""
+    """Return the fairseq-train arguments that build a model with the options of a checkpoint."""
     model = model_name(options)
     words = ["--arch", model]
     for name in fixed_options(model):

@@ -21,7 +21,7 @@ def flatten_config(config: Any) -> Namespace:
 
 
 def check_groups(config: Any) -> None:
-    """Check that fairseq declares every option in groups such as ``common`` and ``dataset``.
+    """Raise InputError for an unknown option in groups such as ``common`` and ``dataset``.
 
     fairseq-hydra-train itself accepts any name in these groups.
     """
@@ -37,7 +37,7 @@ def check_groups(config: Any) -> None:
 def check_overrides(
     overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
 ) -> None:
-    """Raise InputError if an override is neither an option of the checkpoint's training nor in ``also``."""
+    """Raise InputError for an override whose name is neither in a checkpoint's configuration nor ``also``."""
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:
         overrides = ast.literal_eval(overrides["model_overrides"])
@@ -51,7 +51,7 @@ def check_overrides(
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message that suggests a known name in place of an unknown one.
+    """Return text that suggests a similar known name, to append to an error message, or "".
 
     Example:
         >>> suggest_name("encoder_layer", ["encoder_layers", "decoder_layers"])

@@ -1,7 +1,7 @@
 """Checks of a command's options before any work is done.
 
 The checks find numbers that are out of bounds, and combinations of options with which fairseq would silently
-give a wrong result. Each check is a generator of error messages. Add new checks to ``CHECKS``.
+give a wrong result. Each check is a generator of error messages, called faults. Add new checks to ``CHECKS``.
 """
 
 import os
@@ -58,7 +58,7 @@ class ParsedOptions:
 
 
 def _dataclasses() -> List[Any]:
-    """Return all dataclasses that declare options: those of fairseq's groups and of registered components."""
+    """Return all dataclasses that declare options of fairseq, or of registered models, tasks and so on."""
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -81,13 +81,13 @@ def _declared_options() -> FrozenSet[str]:
 
 
 def count_processes() -> int:
-    """Return the number of processes started by torchrun, or 1 if torchrun is not used."""
+    """Return the number of processes that torchrun has started, or 1 without torchrun."""
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
 
 
 def check_options(args: Namespace) -> None:
-    """Check the parsed options of a command with all functions of ``CHECKS``."""
+    """Raise InputError if any check finds a fault in the parsed options of a command."""
     options = ParsedOptions(args)
     for check in CHECKS:
         for fault in check(options):
@@ -95,13 +95,13 @@ def check_options(args: Namespace) -> None:
 
 
 def check_config(config: Any) -> None:
-    """Check the configuration of fairseq-hydra-train, including the names of its options."""
+    """Raise InputError if the configuration of fairseq-hydra-train has a fault or an unknown option."""
     check_groups(config)
     check_options(flatten_config(config))
 
 
 def check_numbers(options: ParsedOptions) -> Faults:
-    """Check the bounds of numbers that this package's model, task, optimizer and schedule declare."""
+    """Yield an error for each number out of bounds among the options of this package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -117,7 +117,7 @@ def check_numbers(options: ParsedOptions) -> Faults:
 
 
 def check_int8_precision(options: ParsedOptions) -> Faults:
-    """Check that 8-bit weights (``--int8``) are not used with half precision."""
+    """Yield an error if 8-bit weights (``--int8``) are combined with --fp16 or --bf16."""
     overridden = re.search(r"""["']int8["']: *True""", str(options.all.get("model_overrides")))
     for name in ("fp16", "bf16"):
         half = options.all.get(name) or options.all.get(f"memory_efficient_{name}")
@@ -126,7 +126,7 @@ def check_int8_precision(options: ParsedOptions) -> Faults:
 
 
 def check_shortlist(options: ParsedOptions) -> Faults:
-    """Check that ``--shortlist`` names an existing file, and that the command can restrict its search."""
+    """Yield an error if the file of ``--shortlist`` is missing, or the command's search cannot use it."""
     path = options.all.get("shortlist")
     if not path:
         return
@@ -141,7 +141,7 @@ def check_shortlist(options: ParsedOptions) -> Faults:
 
 
 def check_widths(options: ParsedOptions) -> Faults:
-    """Check that the input, inner and output widths of the decoder are compatible.
+    """Yield an error if the input, inner and output widths of the decoder are incompatible.
 
     Shared input and output embeddings must have the same width. ``--quant-noise-pq`` supports only embeddings
     that are as wide as the layers.
@@ -163,7 +163,7 @@ def check_widths(options: ParsedOptions) -> Faults:
 
 
 def check_alignments(options: ParsedOptions) -> Faults:
-    """Check that the model computes the attention weights that an alignment criterion needs."""
+    """Yield an error if an alignment criterion needs attention weights that the model does not compute."""
     attention = options.cross_attention or "softmax"
     peer = model_name(options.all) == "peer_transformer"
     if str(options.criterion).endswith("_with_alignment") and peer and attention != "softmax":
@@ -174,10 +174,10 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Check that the given model options have an effect on the model.
+    """Yield an error for each given model option that has no effect, because it needs another option.
 
-    Some options apply to only one kind of attention. The ``used_with`` metadata of such an option's field
-    lists the option values that select this kind.
+    Some options apply to only one kind of attention. The metadata entry ``used_with`` of such an option's
+    field lists the option values that select this kind.
     """
     dataclass = model_dataclass(options.all) if options.trains else None
     if dataclass is None:
@@ -199,7 +199,7 @@ def check_switches(options: ParsedOptions) -> Faults:
 
 
 def check_prompts(options: ParsedOptions) -> Faults:
-    """Check the options for generation with a language model, which continues prompts.
+    """Yield an error for options with which a language model cannot continue prompts.
 
     fairseq-generate reads one prompt per line only with ``--sample-break-mode eos``.
     """
@@ -221,10 +221,10 @@ def check_prompts(options: ParsedOptions) -> Faults:
 
 
 def check_divided_text(options: ParsedOptions) -> Faults:
-    """Check that fairseq-eval-lm scores the whole text.
+    """Yield an error if fairseq-eval-lm would score only a part of the text.
 
-    With several processes, fairseq-eval-lm prints only the score of the first process. ``--task
-    streaming_lm`` must read the text as a whole.
+    With several processes, it prints only the score of the first process. ``--task streaming_lm`` must read
+    the text as a whole.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

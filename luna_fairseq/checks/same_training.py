@@ -76,14 +76,17 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Select, from all options of a task, the settings that :func:`task_identity` returns."""
+    """Return those task options that must match between training and later use of the model."""
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
     return identity
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a checkpoint is used for the same kind of task, languages and input as in training."""
+    """Raise InputError if a checkpoint was trained with another kind of task, languages or input.
+
+    stored, ours: settings from the checkpoint and from :func:`task_identity`.
+    """
     purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in purposes and purposes[0] != purposes[1]:
         raise InputError(
@@ -105,9 +108,9 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a task has other languages than the training of the checkpoint at ``path``.
+    """Raise InputError if a checkpoint was trained for other languages than those of the task.
 
-    ``stored`` are the settings of the training, and ``ours`` those of the task. Unknown languages pass.
+    stored, ours: settings of the training and of the task. Unknown languages pass.
     """
     known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if all(stored[name] == ours[name] for name in known):
@@ -123,7 +126,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a model has the fixed options that the weights of a checkpoint were trained with."""
+    """Raise InputError if a model has other options than the checkpoint, apart from dropout and the like."""
     difference = _describe_differences(path, stored, ours)
     if difference:
         raise InputError(
@@ -133,7 +136,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe how the options of a checkpoint's model and of this run differ, or return an empty text."""
+    """Describe the options in which a checkpoint's model and this run's model differ, or return ""."""
     found = find_differences(stored, ours)
     if not found:
         return ""
@@ -142,7 +145,7 @@ def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[st
 
 
 def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
-    """Format options as on a command line, with "no" before each disabled option.
+    """Format options as command-line options, with "no" before a disabled one.
 
     Example:
         >>> _format_options([("untie_luna_kv", True), ("causal_decay", False), ("encoder_layers", 6)])
@@ -159,7 +162,7 @@ def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
 
 
 def has_known_task(identity: Mapping[str, Any]) -> bool:
-    """Return True for a task of this package or of fairseq whose dictionaries must not change after training.
+    """Return True if a checkpoint's task is one whose dictionaries must not change after training.
 
     Example:
         >>> has_known_task({"task": "translation"}), has_known_task({"task": "somebody_elses_task"})
@@ -169,20 +172,20 @@ def has_known_task(identity: Mapping[str, Any]) -> bool:
 
 
 def trainer_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the settings that a run stores in its checkpoints: the task settings and the run name."""
+    """Return the settings to store in a checkpoint: task, languages, and the random name of the run."""
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
     return {**task_identity(trainer.task), "run": trainer.run_name}
 
 
 def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Select the languages from the overrides that a caller passes when it loads a checkpoint."""
+    """Return the languages among the options that a caller overrides when it loads a checkpoint."""
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
 
 
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
-    """Write the languages of a checkpoint into its configuration, which fairseq may have left empty."""
+    """Fill in the languages in a loaded checkpoint's configuration, which fairseq may have left empty."""
     from fairseq.dataclass.utils import overwrite_args_by_name
 
     identity = stored_identity(state)
@@ -195,10 +198,11 @@ def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, A
 def compare_with_run(
     path: Any, trainer: Any, stored: Mapping[str, Any], options: Mapping[str, Any], reset_optimizer: bool
 ) -> None:
-    """Compare the training that wrote a checkpoint with the run that loads the checkpoint.
+    """Raise InputError if a checkpoint that a run loads was written by a different training.
 
-    A resumed run takes over the run name from the checkpoint. With ``reset_optimizer``, the weights start a
-    new training: the run gets a new name, and differing options only cause a warning.
+    stored: identity of that training. options: its model options. A resumed run takes over the run name from
+    the checkpoint. With ``reset_optimizer``, the weights start a new training: the run gets a new name, and
+    differing options only cause a warning.
     """
     ours = plain_options(trainer.cfg.model)
     if model_dataclass(options) is None:
@@ -215,7 +219,7 @@ def compare_with_run(
 
 
 def fingerprint(dictionary: Any) -> str:
-    """Return the number of entries in a dictionary, and a hash of its symbols in order.
+    """Return the number of entries in a dictionary and a hash of its symbols, to detect changes.
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -229,7 +233,7 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return a fingerprint of each dictionary of a task."""
+    """Return the size and hash (fingerprint) of each dictionary of a task, by the dictionary's name."""
     from fairseq.data import Dictionary
 
     fingerprints = {}
@@ -252,9 +256,10 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
 def check_fingerprints(
     path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], may_differ: Sequence[str] = ()
 ) -> None:
-    """Check that the data has the dictionaries that a checkpoint was trained with.
+    """Raise InputError if the dictionaries of the data differ from those of a checkpoint's training.
 
-    Unknown fingerprints (None) cause a warning. Dictionaries in ``may_differ`` are not compared.
+    stored, ours: fingerprints of both, by name. Unknown fingerprints (None) cause a warning. Dictionaries in
+    ``may_differ`` are not compared.
     """
     if stored is None:
         logger.warning(

@@ -62,10 +62,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a command-line argument to the path of a folder.
-
-    Raise an argparse error if fairseq would split the name at ``:`` or expand characters in it.
-    """
+    """Convert a command-line argument to a folder. A name that fairseq would split or expand is an error."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"

@@ -125,10 +125,7 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check a list of checkpoint files. Raise InputError if a file is a folder or is listed twice.
-
-    bound: value of ``--checkpoint-upper-bound``. It must be None, because it applies only to a folder.
-    """
+    """Raise InputError if a listed checkpoint is a folder or occurs twice, or ``bound`` is not None."""
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
         raise InputError(f"--checkpoint-upper-bound needs {numbers}")

@@ -118,10 +118,7 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes.
-
-    first, other: results of :func:`describe_checkpoint`.
-    """
+    """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes."""
     changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
     shared = stored[0].keys() & stored[1].keys()

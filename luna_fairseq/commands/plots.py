@@ -9,10 +9,7 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Raise an error if matplotlib is missing or a plot file cannot be written.
-
-    Commands call this before the long computation of the data to plot.
-    """
+    """Raise an error, before a long computation, if a plot cannot be drawn or written."""
     check_writable(path, option)
     # Importing fairseq may enable the debugging messages of every library.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)

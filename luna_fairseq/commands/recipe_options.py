@@ -65,10 +65,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
-    """Return the options in a recipe's group that do not apply to another component, such as "adam".
-
-    group: group of the component, such as "optimizer". name: name of the component.
-    """
+    """Return a recipe's options in a group, such as "optimizer", that the component ``name`` lacks."""
     registry = _component_registries()[group]
     known = _known_options(group, registry[name]) if name in registry else options
     return [option for option in options if option not in known and option != "_name"]
@@ -101,10 +98,7 @@ def _unknown_name_error(
     known_names: Iterable[str],
     word: Optional[str] = None,
 ) -> InputError:
-    """Build an InputError for an unknown name in a recipe, with its line number and a similar known name.
-
-    keys: nested keys of the name in the YAML file.
-    """
+    """Build an InputError for an unknown name in a recipe, with line number and a similar known name."""
     near = suggest_name(word or kind_and_name.split()[-1], known_names)
     return InputError(f"{path}, line {_find_line(path, keys)}: {kind_and_name} is unknown{near}")
 

@@ -201,9 +201,9 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
 
 
 def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option and its value as command-line arguments, such as "--lr" and "0.1" for ("--lr", 0.1).
+    """Yield an option as arguments: ("--lr", 0.1) gives "--lr" and "0.1".
 
-    A flag with the value False, which is its default, yields nothing.
+    An option that is False is omitted.
     """
     # False is the default of every flag.
     if value is None or value is False:

@@ -78,9 +78,9 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
 
 
 def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weights: Any) -> None:
-    """Restore the moving averages of --store-ema from a checkpoint.
+    """Restore the moving averages of --store-ema.
 
-    extra_state: state of the trainer in the checkpoint. If it has no averages, they start from ``weights``.
+    Without any, they start from the checkpoint's ``weights``.
     """
     if not trainer.cfg.ema.store_ema:
         return

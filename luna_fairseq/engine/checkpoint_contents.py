@@ -123,10 +123,7 @@ def _check_overrides(state: Any, overrides: Any) -> None:
 
 
 def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Raise InputError if a task's dictionaries differ from those of the run that saved a checkpoint.
-
-    may_differ: names of dictionaries that are not compared.
-    """
+    """Raise InputError if a task's dictionaries, except ``may_differ``, differ from those of a checkpoint."""
     known = same_training.has_known_task(same_training.task_identity(task))
     if known and (origin.dictionaries is not None or model_dataclass(origin.options) is not None):
         same_training.check_fingerprints(

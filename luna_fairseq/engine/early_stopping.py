@@ -8,10 +8,7 @@ from typing import Any, Dict
 
 
 def patience_state() -> Dict[str, Any]:
-    """Return the counter of --patience as an entry of a checkpoint's ``extra_state``.
-
-    The result is empty before the first validation.
-    """
+    """Return the counter of --patience as an entry for a checkpoint, or {} before any validation."""
     function = _find_function()
     if not hasattr(function, "best"):
         return {}

@@ -93,10 +93,7 @@ def _add_model_options(parser: ArgumentParser) -> None:
 def _build_our_generator(
     build: Function, self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *more: Any, **kwargs: Any
 ) -> Any:
-    """Replace ``FairseqTask.build_generator``: use the sequence generator class that the model chooses.
-
-    A class chosen by the task takes precedence.
-    """
+    """Replace ``FairseqTask.build_generator``: the model chooses the generator class if the task does not."""
     if seq_gen_cls is None and all(hasattr(model, "choose_generator") for model in models):
         seq_gen_cls = models[0].choose_generator(args)
     return build(self, models, args, seq_gen_cls, *more, **kwargs)

@@ -56,10 +56,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return fairseq's checkpoint configuration, changed if ``checkpoint_last.pt`` is damaged.
-
-    Its ``restore_file`` is then the newest intact checkpoint.
-    """
+    """Return ``cfg``, changed to restore the newest intact checkpoint if the last one is damaged."""
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")

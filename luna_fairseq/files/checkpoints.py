@@ -27,10 +27,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def explain_unwritable(error: BaseException) -> str:
-    """Return the reason why ``torch.save`` failed, such as "no space left on device".
-
-    torch's own message often hides this reason.
-    """
+    """Return the reason why ``torch.save`` failed, such as "No space left on device"."""
     causes = (error, error.__cause__, error.__context__)
     reasons = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
     return reasons[0] if reasons else str(error).splitlines()[0]

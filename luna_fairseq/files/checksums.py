@@ -88,10 +88,7 @@ def sha256(path: Path) -> str:
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Return the checksum of an open file as hexadecimal digits.
-
-    algorithm: name in hashlib, such as "md5".
-    """
+    """Return the checksum of an open file in hexadecimal. ``algorithm``: name in hashlib, such as "md5"."""
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)

@@ -59,10 +59,7 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the recorded results of a finished step, or None if the step must run.
-
-        ``key`` is a checksum of the step's current input and options.
-        """
+        """Return the results of a step that has finished with the same ``key``, or None if it must run."""
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
             return None

@@ -31,10 +31,7 @@ def is_data(name: str) -> bool:
 
 @contextmanager
 def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
-    """Context manager that yields :func:`is_data`, and at exit prints how often it returned False.
-
-    location: name of the folder or archive, for the printed line.
-    """
+    """Context manager that yields :func:`is_data`, and at exit prints how often it returned False."""
     skipped: List[str] = []
 
     def is_data_counted(name: str) -> bool:

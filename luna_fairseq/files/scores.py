@@ -16,10 +16,7 @@ SCORES = "scores.json"
 
 
 def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Return the file name and SHA-256 of a scored checkpoint, as entries of ``scores.json``.
-
-    ema: the score is that of the checkpoint's moving average of the weights.
-    """
+    """Return the entries of a score that identify its checkpoint, or the EMA of the checkpoint's weights."""
     return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 

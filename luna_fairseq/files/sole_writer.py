@@ -59,10 +59,7 @@ def lock_folder(folder: Path) -> None:
 
 
 def handles() -> Tuple[int, ...]:
-    """Return the file handles of all folders that this process has locked.
-
-    A child that inherits them keeps the locks if this process is killed.
-    """
+    """Return the handles of locked folders, for children that must keep the locks if this process dies."""
     return tuple(_held.values())
 
 
@@ -85,10 +82,7 @@ def _is_handle_of(handle: int, key: Key) -> bool:
 
 
 def _release_in_child() -> None:
-    """Close the lock handles in a forked process, such as a data loader's worker.
-
-    It may outlive its parent, and would then keep the folders locked.
-    """
+    """Close the lock handles in a forked process, such as a data loader's worker that outlives its parent."""
     for handle in _held.values():
         os.close(handle)
     _held.clear()

@@ -39,10 +39,7 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
 
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
-    """Return a batch of random token ids from 4 to ``size`` - 1, padded with ``pad`` on the right.
-
-    Equal arguments give equal ids.
-    """
+    """Return random token ids from 4 to ``size`` - 1, padded on the right. Equal arguments give equal ids."""
     generator = torch.Generator().manual_seed(lengths[0])
     tokens = torch.randint(4, size, (len(lengths), max(lengths)), generator=generator)
     return tokens.masked_fill(torch.arange(tokens.size(1)) >= torch.tensor(lengths)[:, None], pad)
@@ -58,10 +55,7 @@ def length_to_compare(config: Any, side: str) -> int:
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of a fairseq model and its exported model for the same random tokens.
-
-    N is the number of tokens or, for a classifier, of sequences.
-    """
+    """Compute the logits [N, V] of both models for N random tokens (of a classifier: N sequences)."""
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)
@@ -81,10 +75,7 @@ def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, 
 def _compute_batch_logits(
     model: Any, exported: Any, kind: ModelKind, tokens: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of a fairseq model and its exported model for token ids [B, T].
-
-    Padding positions are omitted.
-    """
+    """Compute the logits of a fairseq model and its exported model for token ids [B, T], without padding."""
     config = exported.config
     if kind.class_name == "LunaForSequenceClassification":
         return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits

@@ -61,10 +61,7 @@ class LunaCache:
         return LunaCache(self.memory.select_sources(indices), self.state.reorder(indices))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the hypotheses in place, for beam search.
-
-        beam_idx: index of the hypothesis that each beam continues.
-        """
+        """Reorder the hypotheses in place: beam i continues hypothesis ``beam_idx[i]``."""
         selected = self.select(beam_idx)
         self.memory, self.state = selected.memory, selected.state
 
@@ -202,10 +199,9 @@ class CachedGeneration(nn.Module):
         return {**inputs, "past_key_values": past_key_values}
 
     def _get_initial_cache_position(self, *inputs: Any) -> Dict[str, Any]:
-        """Add ``cache_position``, the positions of the prompt, to the arguments of ``generate``.
+        """Add ``cache_position`` to the arguments of ``generate``, the last of ``inputs``.
 
-        inputs: the arguments are the last of them. This model ignores the positions, but transformers 4
-        requires them and cannot derive them from this kind of cache.
+        transformers 4 requires these positions of the prompt, but cannot derive them from this cache.
         """
         cache = inputs[-1].pop("past_key_values", None)
         given = super()._get_initial_cache_position(*inputs)
@@ -220,9 +216,9 @@ class CachedGeneration(nn.Module):
 
 
 def _cached_state(cache: Any) -> Optional[DecoderState]:
-    """Return the decoding state in a cache, or None if ``cache`` is None.
+    """Return the decoding state in a cache, or None without one.
 
-    Raise TypeError for the cache of another kind of model.
+    Raise TypeError for another model's cache.
     """
     if cache is None or isinstance(cache, LunaCache):
         return None if cache is None else cache.state

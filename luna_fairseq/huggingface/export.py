@@ -151,10 +151,7 @@ def convert_checkpoint(
 
 
 def _check_task(path: Path, identity: Dict[str, Any]) -> None:
-    """Raise InputError if the exported tokenizer could not build a task's input, such as language tags.
-
-    identity: task and languages of the checkpoint.
-    """
+    """Raise InputError for a task whose input the tokenizer cannot build, such as one with language tags."""
     if not has_known_task(identity):
         raise InputError(
             f"{path} was trained on --task {identity.get('task')}, whose input the exported tokenizer cannot "
@@ -178,10 +175,7 @@ def _describe_classes(config: Any, task: Any) -> None:
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a task's model generates.
-
-    For translation, it is the target dictionary. Other tasks have only one dictionary.
-    """
+    """Return the dictionary of the tokens that a model generates: for translation, the target dictionary."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 

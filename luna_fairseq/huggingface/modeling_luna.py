@@ -105,10 +105,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return the values of ``OUTPUT_OPTIONS``, in this order.
-
-        The configuration supplies missing values.
-        """
+        """Return the values of ``OUTPUT_OPTIONS``. Missing options have the values of the configuration."""
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
@@ -185,10 +182,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids, or raise ValueError if they are None.
-
-    Models with sentence separators need ids, in which they look for the separators.
-    """
+    """Return the token ids, which models with sentence separators need, or raise ValueError if None."""
     if input_ids is None:
         raise ValueError(
             "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."

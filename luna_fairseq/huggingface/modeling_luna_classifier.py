@@ -243,10 +243,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Return the vectors [B, C] to classify, which represent one sequence each.
-
-        The class docstring describes the choices.
-        """
+        """Return one vector per sequence, [B, C], to classify, as ``config.classifier_reads`` selects."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

@@ -32,10 +32,7 @@ def source_vocabulary_size(config: Any) -> int:
 
 
 class WholeModel(nn.Module):
-    """Module exported as the only ONNX graph of a model without decoder.
-
-    It maps token ids [B, T] to logits.
-    """
+    """ONNX graph of a model without decoder, which maps token ids [B, T] to logits."""
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -68,10 +65,7 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """Module exported as the ONNX graph that encodes a source and computes the decoder's memory.
-
-    The memory consists of tensors that every decoding step reads, such as the keys and values of
-    cross-attention.
+    """ONNX graph that encodes a source and computes the memory, tensors that every decoding step reads.
 
     Attributes:
         example: memory of an example batch, whose structure all batches share.

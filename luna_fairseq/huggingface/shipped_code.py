@@ -86,10 +86,7 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module and, recursively, the modules of this package that it imports.
-
-    They are added to ``modules``, each after its imports.
-    """
+    """Add a module to ``modules``, after the modules of this package that it imports, all parsed."""
     if name in modules:
         return
     module = _parse_module(name)

@@ -22,7 +22,7 @@ class LRACrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("lra_cross_entropy", dataclass=LRACrossEntropyConfig)
 class LRACrossEntropyCriterion(FairseqCriterion):
-    """Cross-entropy loss for the classification of sequences.
+    """Cross-entropy loss for sequence classification, ``--criterion lra_cross_entropy``.
 
     The loss is summed over the sequences of a batch. With ``--sentence-avg`` the sum is divided by the number
     of sequences, otherwise by the number of tokens. To keep the checkpoint with the highest accuracy, pass
@@ -36,10 +36,10 @@ class LRACrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """Return the loss of a batch in nats, the number that fairseq divides it by, and values to log.
+        """Return the loss of a batch in nats, the number by which fairseq divides it, and values to log.
 
-        The model returns logits [B, K] for B sequences and K classes. The batch has the classes in ``target``
-        [B, 1]. Without ``reduce``, the loss has shape [B].
+        The model returns logits [B, K] for B sequences and K classes. ``sample["target"]`` [B, 1] contains
+        the correct classes. If ``reduce`` is False, the loss has shape [B].
         """
         logits = model(**sample["net_input"]).float()
         target = sample["target"].view(-1)

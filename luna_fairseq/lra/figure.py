@@ -29,7 +29,9 @@ class Cost(NamedTuple):
 
 
 class Costs:
-    """Training costs on the longest sequences, from ``python -m luna_fairseq.benchmark lra --json``.
+    """Training costs of models on their longest sequences, as measured by the benchmark ``lra``.
+
+    They are read from the file of ``python -m luna_fairseq.benchmark lra --json``.
 
     Attributes:
         length: length of the longest sequences in bytes.
@@ -54,10 +56,10 @@ class Costs:
             ) from None
 
     def find(self, model: str) -> Cost:
-        """Return the cost of a model of luna-lra-seeds, such as ``luna-16``.
+        """Return the training cost of a model of luna-lra-seeds, such as ``luna-16``.
 
-        The suffix ``-p`` is ignored, because averaging P takes almost no time. Raises InputError if the
-        benchmark did not measure the model.
+        The suffix ``-p``, for classification from the mean of P, is ignored, because it takes almost no time.
+        Raises InputError if the benchmark did not measure the model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_model:
@@ -71,7 +73,7 @@ class Costs:
 
 @contextmanager
 def save_axes(path: Path, title: str) -> Iterator[Any]:
-    """Context manager that yields empty matplotlib axes, and replaces a PNG file on success."""
+    """Context manager that yields empty matplotlib axes, and saves them as a PNG file on success."""
     figure = new_figure(figsize=(6.4, 4.4))  # inches
     axes = figure.subplots()
     axes.set_title(title, fontsize="medium")
@@ -80,7 +82,7 @@ def save_axes(path: Path, title: str) -> Iterator[Any]:
 
 
 def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:
-    """Draw accuracy in percent against training speed. The area of each circle shows the additional memory.
+    """Plot accuracy in percent against training speed. The area of a circle shows the additional memory.
 
     ``title`` names the tasks over which the accuracies are averaged.
     """
@@ -109,9 +111,9 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Read the validation accuracies in percent by update from a log of fairseq-train.
+    """Read the validation accuracies in percent by update from a log of fairseq-train. Empty without a log.
 
-    A missing log is empty. If a resumed run repeated an update, the later accuracy is used.
+    If a resumed run repeated an update, the later accuracy is used.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
@@ -119,7 +121,7 @@ def read_curve(log: Path) -> Dict[int, float]:
 
 
 def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str) -> None:
-    """Draw validation accuracies from :func:`read_curve` against updates, with a line per run."""
+    """Plot validation accuracies from :func:`read_curve` against updates, with a line per run."""
     with save_axes(path, title) as axes:
         for name, curve in curves.items():
             axes.plot(list(curve), list(curve.values()), marker="o", markersize=2, label=name)

@@ -27,7 +27,9 @@ CHUNK_SIZE = 100
 def generate_listops(
     seed: int, sizes: Dict[str, int], bounds: Tuple[int, int], workers: int
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
-    """Generate distinct ListOps expressions with between ``bounds`` tokens, both exclusive.
+    """Generate distinct ListOps expressions, which are nested operations on digits.
+
+    bounds: minimum and maximum number of tokens, both exclusive. sizes: number of expressions per split.
 
     Yields:
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
@@ -49,18 +51,18 @@ def generate_listops(
 def generate_pathfinder(
     seed: int, sizes: Dict[str, int], workers: int
 ) -> Iterator[Tuple[str, np.ndarray, int]]:
-    """Yield the split, image (uint8 [32, 32]) and label of distinct Pathfinder images, for all splits.
+    """Generate distinct Pathfinder images. Yield (split, image as uint8 [32, 32], label).
 
-    The label is 1 if a path connects the two dots, and 0 otherwise.
+    The label is 1 if a path connects the two dots, and 0 otherwise. sizes: number of images per split.
     """
     draw = pathfinder_images.draw_example
     return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Return a list of examples per range, one for each number n in it.
+    """Draw an example for each number n in each range, with the seed ``f"{seed}-{n}"``.
 
-    The seed of an example is ``f"{seed}-{n}"``.
+    Return a list of examples for each range. draw: function that maps a seed to an example.
     """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 

@@ -75,7 +75,7 @@ def _append_expression(generator: random.Random, depth: int, tokens: List[str], 
 
 
 def parse(text: str) -> Example:
-    """Split an expression into tokens without its parentheses, and compute its value.
+    """Split a published ListOps expression into tokens without parentheses, and compute its value.
 
     Example:
         >>> parse("( [MAX 3 ( [SM 9 8 ] ) ] )")
@@ -86,7 +86,7 @@ def parse(text: str) -> Example:
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """Compute the value of a ListOps expression, or raise InputError if it is malformed.
+    """Compute the value of a ListOps expression, given its tokens. Raise InputError if it is malformed.
 
     Example:
         >>> evaluate(["[MED", "1", "4", "8", "]"])

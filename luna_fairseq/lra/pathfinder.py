@@ -70,7 +70,7 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
 
 
 def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Draw the dashes of two long paths and then five distractors that do not touch each other.
+    """Draw the dashes of two long paths and then of five distractors, none of which touch each other.
 
     Return None if one of the paths does not fit.
     """
@@ -90,7 +90,7 @@ def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
 def _draw_path(
     generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
-    """Draw the dashes of one path, trying up to 200 random starting points, or return None.
+    """Draw the dashes of one path. Return None if it does not fit from any of 200 random starting points.
 
     The path does not touch the occupied grid cells, and begins at least 7 pixels from ``other_start``.
     """
@@ -135,7 +135,7 @@ def _move(point: Point, direction: float, distance: float) -> Point:
 
 
 def _sample_points(dash: Dash) -> Tuple[Point, Point, Point]:
-    """Return the first, middle and last point of a dash, which stand for it in distance checks."""
+    """Return the first, middle and last point of a dash, between which distances are checked."""
     (x0, y0), (x1, y1) = dash
     return (x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2), (x1, y1)
 
@@ -146,12 +146,12 @@ def _is_inside(point: Point) -> bool:
 
 
 def _to_cell(point: Point) -> Cell:
-    """Return the grid cell of half a pixel that contains a point (x, y)."""
+    """Return the grid cell that contains a point (x, y). Cells are half a pixel wide."""
     return int(point[0] * CELLS_PER_PIXEL), int(point[1] * CELLS_PER_PIXEL)
 
 
 def _cells_near(dash: Dash) -> Iterator[Cell]:
-    """Yield the grid cells within 1.75 pixels of a dash. A cell may occur more than once."""
+    """Yield the grid cells within 1.75 pixels of a dash. The same cell may occur more than once."""
     for point in _sample_points(dash):
         x, y = _to_cell(point)
         for dx, dy in _NEAR:

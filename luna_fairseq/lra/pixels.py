@@ -97,7 +97,7 @@ def _read_text(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, classes: int) -> List[int]:
-    """Read a text file with one label from 0 to ``classes`` - 1 per line."""
+    """Read the labels of images from a text file with one label from 0 to ``classes`` - 1 per line."""
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a folder that luna-prepare-lra made.")
     labels = []

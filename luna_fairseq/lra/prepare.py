@@ -80,7 +80,7 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the data of a task, unless it is finished, and print the number of examples."""
+    """Run the command: write the data of a task, unless it is up to date, and print the example counts."""
     not_settings = ("destdir", "archives", "workers", "quiet")
     given = vars(args).items()
     settings = {name: value for name, value in given if name not in not_settings and value is not None}
@@ -117,7 +117,7 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return the error message for an output folder with other data (settings ``before``, None: unknown)."""
+    """Return the error for an output folder with other data (settings ``before``, None if unknown)."""
     found = "other files"
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
@@ -126,7 +126,7 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 
 
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
-    """Write the data of a task to a temporary folder, and rename it to the output folder at the end.
+    """Write the data of a task to a temporary folder, and rename it to the output folder when complete.
 
     Returns the settings and the number of examples per split and class.
     """
@@ -219,21 +219,21 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
 
 
 def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
-    """Return the number of examples per split: options such as ``--train``, or the published sizes."""
+    """Return the number of examples per split, as given by options such as ``--train``, or as published."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
 @contextmanager
 def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that yields the path of a published archive. A damaged archive raises InputError."""
+    """Context manager that yields the path of a published archive. Damage raises InputError."""
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
         yield path
 
 
 def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    """Show a progress bar over examples, whose number is known if they are generated."""
+    """Iterate over examples with a progress bar. The total is shown if the examples are generated."""
     is_generated = args.task in SIZES and args.mirror is None
     return progress(
         examples, args.task, "examples", sum(_split_sizes(args).values()) if is_generated else None

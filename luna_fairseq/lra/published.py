@@ -38,10 +38,10 @@ ImageExample = Tuple[str, np.ndarray, int]
 
 
 def read_listops(folder: Path) -> Iterator[TokenExample]:
-    """Yield the split, indices (in a list of one) and value of each published ListOps expression.
+    """Yield (split, [vocabulary indices], value) for each published ListOps expression.
 
-    The folder has ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. A wrong value raises
-    InputError.
+    The folder has ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raises InputError if a
+    listed value is wrong.
     """
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
@@ -67,9 +67,9 @@ def read_listops(folder: Path) -> Iterator[TokenExample]:
 
 
 def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Yield the split, first ``max_length`` bytes (in a list of one) and label of each IMDB review.
+    """Yield (split, [bytes], label) for each IMDB review, cut to ``max_length`` bytes.
 
-    The label is 1 for a positive review. The test set doubles as the validation set, as in the published
+    The label is 1 for a positive review. The test set is also the validation set, as in the published
     benchmark.
     """
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
@@ -86,9 +86,9 @@ def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Yield the split, the first bytes of two papers, and the label of each pair of papers.
+    """Yield (split, [bytes of each paper], label) for each pair of papers from the ACL Anthology Network.
 
-    The papers are from the ACL Anthology Network. The label is 1 if one paper cites the other.
+    The papers are cut to ``max_length`` bytes. The label is 1 if one paper cites the other.
     """
     truncated: List[int] = []
     for name, content in read_members(archive):
@@ -111,7 +111,7 @@ def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
-    """Return the first bytes of a text. The length of a longer text is appended to ``truncated``."""
+    """Cut a text to ``max_length`` bytes. If it is longer, append its length to the list ``truncated``."""
     if len(text) > max_length:
         truncated.append(len(text))
     return list(text[:max_length])
@@ -125,7 +125,7 @@ def _report_truncated(truncated: List[int], max_length: int) -> None:
 
 
 def read_cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Yield the split, grayscale image (uint8 [1024]) and label of each CIFAR-10 image.
+    """Yield (split, grayscale image as uint8 [1024], label) for each CIFAR-10 image.
 
     The last 5,000 training images are used for validation, as in the published benchmark.
     """
@@ -157,7 +157,7 @@ def to_gray(channels: np.ndarray) -> np.ndarray:
 
 
 def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
-    """Yield the split, image (uint8 [side * side]) and label of the hard published Pathfinder images.
+    """Yield (split, image as uint8 [side * side], label) for the published Pathfinder images ("hard").
 
     The label is 1 if a path connects the two dots. The published files are not divided into splits. The
     images are shuffled with seed 0, then 80 % are used for training, 10 % for validation and 10 % for
@@ -193,8 +193,9 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
 def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
     """Read a PNG image in grayscale, uint8 [side, side].
 
-    An empty file, which occurs in the published archive, yields an empty array. ``location`` begins the error
-    message for a damaged image.
+    An empty file, which occurs in the published archive, yields an empty array.
+
+    location: beginning of the error message for a damaged image.
     """
     PIL, data = pillow(), content.read()
     if not data:
@@ -211,7 +212,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Yield the name, the label and the location (for messages) of each image in a Pathfinder metadata file.
+    """Yield (name, label, location for error messages) of each image in a Pathfinder metadata file.
 
     The files are text, although their names end with ``.npy``.
     """

@@ -1,4 +1,4 @@
-"""Test results of trained models, as luna-lra-seeds writes them, and whether they may be averaged."""
+"""Test results of models trained by luna-lra-seeds, and checks that results may be averaged."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Result:
 
 
 def read_result(path: Path) -> Result:
-    """Read the ``result.json`` of a finished run."""
+    """Read the test result of a trained model from its file ``result.json``."""
     try:
         return Result(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
@@ -45,7 +45,7 @@ def read_result(path: Path) -> Result:
 
 
 def describe_differences(one: Result, other: Result) -> str:
-    """Return the different options and data that forbid averaging two results, or "" if there are none."""
+    """Return how two results differ in options or data, so that they must not be averaged, or ""."""
     changes = result_differences(one.options, other.options)
     if one.data and other.data and one.data != other.data:
         changes.append("other data")

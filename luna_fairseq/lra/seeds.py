@@ -147,7 +147,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     """Check before training that the requested plots can be drawn.
 
     Returns:
-        Costs of the models for ``--figure``, or None without this option.
+        Training costs of the models for ``--figure``, or None without this option.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither.")
@@ -198,7 +198,7 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Match the length of P, ``-anchored`` and ``-p`` in the name of a Luna model. None for other models.
+    """Match the name of a Luna model: length of P, ``-anchored`` and ``-p``. Return None for other models.
 
     Example:
         >>> parse_luna("luna-16-p").groups()
@@ -208,9 +208,9 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 
 
 def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
-    """Train a model, evaluate its best checkpoint on the test set, and write and return the result.
+    """Train a model, test its best checkpoint, and write the result to ``result.json`` in a folder.
 
-    ``planned`` is the result without the accuracy. ``result.json`` is written to ``folder``.
+    planned: result without the accuracy. Returns the complete result.
     """
     folder.mkdir(parents=True, exist_ok=True)
     options = planned.options
@@ -269,7 +269,7 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
 
 
 def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
-    """Return ``{model: {task: accuracies of all seeds}}``, in percent."""
+    """Group the accuracies of all seeds, in percent, as ``{model: {task: accuracies}}``."""
     accuracies: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
         by_task = accuracies.setdefault(result.model, {})
@@ -278,12 +278,12 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
 
 
 def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Average the accuracy of a model over seeds and then over tasks."""
+    """Average the accuracies of a model over the seeds of each task, and then over the tasks ``titles``."""
     return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
-    """Return a key that sorts the Transformer first, then other attentions, then Luna, then anchored Luna.
+    """Return the sort key of a model: the Transformer first, then other attentions, Luna and anchored Luna.
 
     Other attentions are sorted by name, and Luna models by the length of P.
     """

@@ -46,7 +46,7 @@ CLS = "<CLS>"
 
 @dataclass
 class LRAConfig(FairseqDataclass):
-    """Options shared by all Long Range Arena tasks."""
+    """Options that all Long Range Arena tasks share."""
 
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in the order of the files")
@@ -96,11 +96,11 @@ class LRATask(FairseqTask):
 
     @property
     def prepends_cls(self) -> bool:
-        """True if ``<CLS>`` is prepended, because the model classifies from the first position."""
+        """True if the model classifies its output at ``<CLS>``, which is then prepended to sequences."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build the dataset of a split and store it, shuffled with the seed unless ``--no-shuffle`` is given.
+        """Build and store the dataset of a split. It is shuffled unless ``--no-shuffle`` is given.
 
         Args:
             split: name of the split.
@@ -179,7 +179,7 @@ class LRATextTask(LRATask):
         self.store_dataset(split, definition, sizes)
 
     def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """Load token sequences, add ``<CLS>`` if the model reads it, and cut them to the maximum length."""
+        """Load token sequences, prepend ``<CLS>`` if the model needs it, and truncate long sequences."""
         dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
@@ -192,7 +192,7 @@ class LRATextTask(LRATask):
         return TruncateDataset(dataset, self.max_positions())
 
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
-        """Raise InputError if a label is not exactly one class of the model."""
+        """Raise InputError unless each example has exactly one label, which is a class of the model."""
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
         for number in range(len(labels)):
             label = [token for token in labels[number].tolist() if token != eos]
@@ -229,7 +229,7 @@ class LRAImageTask(LRATask):
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split. ``combine`` is ignored, because images are not divided into numbered files."""
+        """Load the images and labels of a split. ``combine`` is ignored, because a split is a single file."""
         folder = Path(self.cfg.data)
         # Compares the checksums of all files of the split, including the images.
         check_files(folder / "label" / f"{split}.label")
@@ -260,13 +260,13 @@ class LRAImageTask(LRATask):
 
 
 class LRAImagesByTextTask(LRAImageTask):
-    """Image task for the commands of the authors' README.
+    """Image task for the commands in the README of Luna's authors.
 
     For images, these commands pass ``--task lra-text --input-type text`` instead of the image options.
     """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model with ``--input-type image``."""
+        """Build the model with ``--input-type image``, whatever the command line says."""
         cfg = copy(cfg)
         cfg.input_type = "image"
         return super().build_model(cfg, from_checkpoint)

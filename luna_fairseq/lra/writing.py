@@ -20,7 +20,9 @@ def write_tokens(
     examples: Iterable[Tuple[str, Sequence[Sequence[int]], int]],
     pairs: bool = False,
 ) -> Counts:
-    """Write token sequences and their labels in the binary format of fairseq-preprocess, and count them.
+    """Write token sequences and their labels in the binary format of fairseq-preprocess.
+
+    Returns the number of examples per split and class.
 
     Args:
         folder: folder to write to.
@@ -58,7 +60,7 @@ def write_tokens(
 
 
 def _build_dictionary(symbols: Iterable[str]) -> Dictionary:
-    """Build a dictionary of symbols after fairseq's special symbols."""
+    """Build a fairseq dictionary that contains fairseq's special symbols, then the given symbols."""
     dictionary = Dictionary()
     for symbol in symbols:
         dictionary.add_symbol(symbol)
@@ -66,9 +68,10 @@ def _build_dictionary(symbols: Iterable[str]) -> Dictionary:
 
 
 def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.ndarray, int]]) -> Counts:
-    """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``, and count them.
+    """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``.
 
-    ``examples`` are tuples (split, image, label). Images are uint8 arrays with the same number of pixels.
+    examples: tuples (split, image, label). Images are uint8 arrays with the same number of pixels. Returns
+    the number of examples per split and class.
     """
     for name in ("input", "label"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -92,5 +95,5 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
 
 
 def _group_by_split(counts: Counter, classes: int) -> Counts:
-    """Convert counts by (split, class) to ``{split: counts of all classes}``."""
+    """Convert counts keyed by (split, class) to ``{split: counts of all classes}``."""
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

@@ -43,7 +43,7 @@ _OWN = (
 
 @dataclass
 class FineTuningOptions:
-    """Options of a sweep of fine-tuning runs. luna-finetune has the same options.
+    """Options of luna-finetune, which runs a sweep of fine-tuning runs.
 
     Attributes:
         task: name of the task, such as "RTE".

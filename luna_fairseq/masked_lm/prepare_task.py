@@ -26,7 +26,7 @@ EXAMPLE = f"{PROGRAM} RTE glue/RTE --vocabulary data --destdir rte-data"
 
 @dataclass
 class TaskOptions:
-    """Options of the preparation of a task. luna-prepare-task has the same options.
+    """Options of luna-prepare-task.
 
     Attributes:
         task: name of the task, such as "RTE".

@@ -28,7 +28,7 @@ EXAMPLE = f"{PROGRAM} --train train.txt --valid valid.txt --vocab-size 8000 --de
 
 @dataclass
 class TextOptions:
-    """Text to prepare and options of its encoding. luna-prepare-text has the same options.
+    """Options of luna-prepare-text: the text to prepare, and its encoding.
 
     Attributes:
         train: files of the training text.

@@ -1,4 +1,4 @@
-"""Convert raw text into training data for language models. ``luna-prepare-text`` runs this code."""
+"""Convert raw text into training data for language models (``luna-prepare-text``)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VERSION = 3
 
 
 class TextPreparation:
-    """Conversion of raw text into fairseq's binary files, in two steps. Finished steps are skipped."""
+    """Converts raw text to fairseq's binary files, in two steps that are skipped if already finished."""
 
     def __init__(self, options: TextOptions) -> None:
         self.gpt2 = [path for path in (options.gpt2_encoder_json, options.gpt2_vocab_bpe) if path is not None]
@@ -69,7 +69,7 @@ class TextPreparation:
         ]
 
     def run(self) -> None:
-        """Run the unfinished steps, and print the numbers of lines and tokens."""
+        """Run the steps that are not finished yet, and print the numbers of lines and tokens."""
         input_files = [*self.gpt2, *([self.options.dict] if self.options.dict else [])]
         for path in input_files:
             require_regular_file(path)
@@ -97,7 +97,7 @@ class TextPreparation:
         print(f"dictionary: {counts['dictionary']:,} entries; data for fairseq-train: {data}")
 
     def _check_text(self, split: str) -> Tuple[int, str]:
-        """Return the number of nonempty lines and the SHA-256 of a split.
+        """Return the number of nonempty lines in a split, and the SHA-256 of its text.
 
         Raises InputError if there is no text, or if the training text has fewer documents than shards.
         """
@@ -122,9 +122,9 @@ class TextPreparation:
         return lines, state.hexdigest()
 
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
-        """Yield all lines of a split, with an empty line between files to separate their documents.
+        """Yield the lines of all files of a split. An empty line between two files separates their documents.
 
-        ``controls`` counts lines with control characters by file.
+        controls: number of lines with control characters by file, updated in place.
         """
         for number, path in enumerate(self.files[split]):
             if number:
@@ -132,7 +132,7 @@ class TextPreparation:
             yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files or learn a sentencepiece encoding. Return the file names and {} as counts."""
+        """Copy GPT-2's files, or learn a sentencepiece encoding. Return the file names, and no counts."""
         if self.options.vocab_size is None:
             gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
@@ -144,9 +144,10 @@ class TextPreparation:
         return self.tokenizer, {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all text, build the dictionary unless it is given, and write fairseq's files.
+        """Encode all text, and write it and its dictionary in fairseq's format.
 
-        Returns the names of the written files, and the counts to record and print.
+        given_dictionary: dictionary to use, or None to build one. Returns the names of the written files, and
+        the counts to record and print.
         """
         destdir = self.options.destdir
         remove_checksums(destdir)
@@ -174,7 +175,8 @@ class TextPreparation:
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.
 
-        Returns the number of lines that fairseq skips, because they are too long for the preset options.
+        texts: encoded text of each shard, to which lines are added. Returns the number of lines that fairseq
+        will skip, because they are too long for the preset options.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
@@ -189,7 +191,7 @@ class TextPreparation:
         return long
 
     def _load_given_dictionary(self) -> Optional[Dictionary]:
-        """Load the dictionary given by ``--dict``, or return None."""
+        """Load the dictionary that the user gives with ``--dict``, or return None."""
         if not self.options.dict:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Named sets of model options, selected with fairseq's ``--arch``."""
+"""Register named sets of model options (presets) with fairseq, for ``--arch``."""
 
 from functools import partial
 from typing import Any, Dict
@@ -9,9 +9,10 @@ Presets = Dict[str, Dict[str, Any]]
 
 
 def register_architectures(model: str, presets: Presets) -> None:
-    """Register architectures of a model with fairseq, which itself registers the one named like the model.
+    """Register architectures of a model with fairseq, for ``--arch``.
 
-    ``presets`` maps the name of each architecture to the options that differ from the defaults.
+    presets: options of each architecture that differ from the defaults. fairseq itself registers the
+    architecture that has the name of the model.
     """
     for name, preset in presets.items():
         if name != model:
@@ -19,7 +20,7 @@ def register_architectures(model: str, presets: Presets) -> None:
 
 
 def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
-    """Set every option of a preset that is absent or None in parsed options."""
+    """Set the options of a preset in ``args``, unless the user has set them."""
     for option, value in preset.items():
         if getattr(args, option, None) is None:
             setattr(args, option, value)

@@ -1,4 +1,4 @@
-"""Translation of parameter names in checkpoints from the authors' code (fairseq-apollo)."""
+"""Convert parameter names in checkpoints from the code of Luna's authors (fairseq-apollo)."""
 
 import re
 from typing import Dict
@@ -37,7 +37,9 @@ _AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Translate a parameter name of the authors' code into this project's; other names stay unchanged.
+    """Convert a parameter name in the code of Luna's authors to this project's name.
+
+    Other names are returned unchanged.
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -61,7 +63,7 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename the parameters in a state dict from the authors' code, in place.
+    """Rename the parameters in a state dict from the code of Luna's authors, in place.
 
     Two entries without a counterpart are removed: the position embeddings of the packed sequence P, and a
     decoder layer norm that receives no gradient.

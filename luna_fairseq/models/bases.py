@@ -38,27 +38,26 @@ _SENTENCE_ENCODER_OPTIONS = {
 
 
 def has_bfloat16_option(cfg: Any) -> bool:
-    """Return True if ``cfg`` is that of a generation command with ``--bf16``, which fairseq itself ignores.
+    """Return True if ``cfg`` is the configuration of a generation command with ``--bf16``.
 
-    The result is False for the configuration of a checkpoint, which fairseq's hub interface passes, because
-    that configuration has no path.
+    It is False for a checkpoint's configuration, as passed by fairseq's hub interface.
     """
     path = getattr(getattr(cfg, "common_eval", None), "path", None)
     return bool(path and getattr(getattr(cfg, "common", None), "bf16", False))
 
 
 class PluginModel(BaseFairseqModel):
-    """Base class of all models in this project, which checks every checkpoint that it loads.
+    """Base class of all models in this project, which checks that a loaded checkpoint fits the model.
 
-    Checkpoints of the authors' code (fairseq-apollo) are converted. On a CPU, linear layers are optimized for
-    generation.
+    Checkpoints from the code of Luna's authors (fairseq-apollo) are converted. For generation on a CPU,
+    linear layers are replaced by faster ones.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare the model for generation, with faster linear layers on a CPU.
+        """Prepare the model for generation. On a CPU, replace linear layers by faster ones.
 
-        Raises InputError if the model has no dropout of a name in ``retain_dropout_modules``, a list or a
-        comma-separated string.
+        Raises InputError if ``retain_dropout_modules``, a list or a comma-separated string, names a dropout
+        that the model does not have.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -75,12 +74,12 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
-        """Return a function that builds the beam search, with alignments if ``--print-alignment`` is set."""
+        """Return a function that builds the beam search. With ``--print-alignment``, it also aligns words."""
         alignment = getattr(args, "print_alignment", None)
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict of the authors' code (fairseq-apollo) to this project's names, in place.
+        """Rename the parameters of a state dict from the code of Luna's authors (fairseq-apollo), in place.
 
         Raises InputError if an embedding has another number of entries than the model's. ``name`` is the
         prefix of the model's parameters.
@@ -104,7 +103,7 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference, with weights in 8 bits or bfloat16 if an option asks for them."""
+        """Prepare for inference, with weights in 8 bits or bfloat16 if ``--int8`` or ``--bf16`` is set."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         elif has_bfloat16_option(cfg) and next(self.parameters()).is_cpu:
@@ -135,7 +134,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     Attributes:
         encoder_class: function ``(configuration, source dictionary, token embedding) -> encoder``.
         decoder_class: function ``(configuration, target dictionary, token embedding) -> decoder``.
-        shortlist: target pieces that beam search is restricted to (None: the whole dictionary).
+        shortlist: target pieces that beam search may choose, by source piece (None: the whole dictionary).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -172,7 +171,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference, and load a vocabulary shortlist if the option is set."""
+        """Prepare for inference, and load the vocabulary shortlist if ``--shortlist`` is set."""
         super().prepare_for_inference_(cfg)
         path = getattr(self.decoder.cfg, "shortlist", None)
         if path:
@@ -189,7 +188,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
 
 class SentenceModelEncoder(RobertaEncoder):
-    """RoBERTa's encoder with an LM head whose GELU is computed in float32 even for half-precision inputs."""
+    """RoBERTa's encoder with its LM head. GELU is computed in float32 even for half-precision inputs."""
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
@@ -200,7 +199,7 @@ class SentenceModelEncoder(RobertaEncoder):
 
 
 class SentenceModel(PluginModel, RobertaModel):
-    """Masked language model with the interface of fairseq's RoBERTa, whose encoder a subclass supplies."""
+    """Masked language model with the interface of fairseq's RoBERTa. Subclasses supply the encoder."""
 
     def __init__(self, args: Any, encoder: SentenceModelEncoder):
         super().__init__(args, encoder)
@@ -211,7 +210,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
-        """Return {}, because no pretrained models are available for download."""
+        """Return {}, because no pretrained models of this class are available for download."""
         return {}
 
     @classmethod
@@ -221,9 +220,9 @@ class SentenceModel(PluginModel, RobertaModel):
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict as :class:`PluginModel` does, and check its number of positions.
+        """Convert a state dict as :class:`PluginModel` does, and check its learned positions.
 
-        Raises InputError if the number differs from the model's.
+        Raises InputError if it has another number of positions than the model.
         """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
@@ -238,14 +237,14 @@ class SentenceModel(PluginModel, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return the options of a masked language model, extended by those that build its sentence encoder."""
+    """Add the options from which the sentence encoder is built to those of a masked language model."""
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:
-    """Raise InputError if a task's longest sequences exceed the model's maximum length."""
+    """Raise InputError if a task's maximum sequence length exceeds ``max_positions``."""
     # The pretraining task of fairseq 0.12.2 reports no limit, but defines an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
     if longest is not None and longest > max_positions:

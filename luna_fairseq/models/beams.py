@@ -1,4 +1,4 @@
-"""Assignment of beam-search hypotheses to source sentences."""
+"""Map the hypotheses of beam search to source sentences, so that a source is stored only once."""
 
 from typing import Tuple
 
@@ -7,10 +7,9 @@ from torch import Tensor
 
 
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the entries to keep of a decoder's memory, and the entry of each hypothesis among them.
+    """Find source entries that hypotheses can share. sentences: sentence index of each hypothesis.
 
-    sentences: index of the sentence of each hypothesis. The hypotheses of a sentence share an entry if all
-    sentences have equally many, adjacent ones. Otherwise each hypothesis has its own entry.
+    Return the hypotheses whose entries to keep, and the index of each hypothesis's entry among them.
     """
     remaining, index, counts = torch.unique_consecutive(sentences, return_inverse=True, return_counts=True)
     if torch.equal(counts, counts[:1].expand_as(counts)):

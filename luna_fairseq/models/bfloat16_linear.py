@@ -17,7 +17,7 @@ from luna_fairseq.models.replaced_linears import replace_linears
 
 @lru_cache(maxsize=None)
 def has_bfloat16_products() -> bool:
-    """Return True if torch multiplies in bfloat16 on this CPU (with avx512_bf16 or AMX), else False."""
+    """Return True if this CPU multiplies matrices in bfloat16 (with avx512_bf16 or AMX)."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     if not any(getattr(torch.cpu, name, bool)() for name in names):
         return False
@@ -62,7 +62,7 @@ class BFloat16Linear(nn.Module):
         return products.float() if self.bias is None else products + self.bias
 
     def select(self, outputs: Tensor) -> "BFloat16Linear":
-        """Return a layer that computes only the outputs of these indices, and cache the unpacked weight."""
+        """Return a layer that computes only the outputs with these indices [N]. Cache the unpacked weight."""
         if self.unpacked is None:
             self.unpacked = self.packed.to_dense()
         bias = None if self.bias is None else self.bias.index_select(0, outputs)

@@ -14,7 +14,7 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head on one vector per sentence, which :meth:`pool` computes from P."""
+    """RoBERTa's classification head on a vector per sentence, which :meth:`pool` computes from P."""
 
     def forward(
         self,
@@ -23,16 +23,16 @@ class PackedClassificationHead(RobertaClassificationHead):
         packed_padding_mask: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Compute logits [B, classes] from token features [B, T, C] and P [B, L, C]."""
+        """Compute logits [B, classes] from token features [B, T, C] and the packed sequence P [B, L, C]."""
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return one vector per sentence, [B, C], from token features [B, T, C] and P [B, L, C]."""
+        """Return one vector per sentence, [B, C], from features [B, T, C] and P [B, L, C] with its mask."""
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on an element-wise maximum over the vectors of P.
+    """Classification head on the element-wise maximum over the vectors of the packed sequence P.
 
     A linear layer is applied to each vector before the maximum is taken.
     """
@@ -49,14 +49,14 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of the vectors of P, without padding."""
+    """Classification head on the mean of the vectors of the packed sequence P, without padding."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         return mean_pool(packed, mask)
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head on the output of attention from the token ``<s>`` to P, with a layer norm."""
+    """Classification head on the normalized output of attention from ``<s>`` to the packed sequence P."""
 
     def __init__(
         self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any
@@ -74,7 +74,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of P [B, L, C] over the vectors that are not padding."""
+    """Return the mean [B, C] of the vectors of P [B, L, C]. mask [B, L] is True at padding."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

@@ -14,10 +14,10 @@ from luna_fairseq.errors import InputError
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Run a layer's methods ``forward`` and ``read`` through torch.compile in training; return the layer.
+    """Compile a layer's methods ``forward`` and ``read`` with torch.compile, and return the layer.
 
-    Layers of the same class share the compiled code. Versions of torch before 2.5 would compile each layer
-    separately, and stop after a few.
+    The compiled code runs in training mode only. Layers of the same class share it, because versions of torch
+    before 2.5 would compile each layer separately, and stop after a few.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
         raise InputError(
@@ -31,12 +31,12 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
 
 
 def _forward(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-    """Call ``forward`` of a layer, compiled in training mode."""
+    """Call ``forward`` of a layer: the compiled code in training mode, otherwise the original."""
     return _call(layer, "forward", *inputs, **kwargs)
 
 
 def _read(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-    """Call ``read`` of a decoder layer, compiled in training mode."""
+    """Call ``read`` of a decoder layer: the compiled code in training mode, otherwise the original."""
     return _call(layer, "read", *inputs, **kwargs)
 
 
@@ -51,5 +51,5 @@ def _call(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
 
 @lru_cache(maxsize=None)
 def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
-    """Return the compiled method of a layer class, which all layers of the class share."""
+    """Return the compiled version of a method, which all layers of a class share."""
     return torch.compile(getattr(layer_class, name))

@@ -86,6 +86,6 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
-    """Group the sentences of a document by piece, such as ``[["a", "b"], ["c"]]``."""
+    """Group sentences into pieces that are translated as a whole, such as ``[["a", "b"], ["c"]]``."""
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

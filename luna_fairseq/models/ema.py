@@ -1,4 +1,4 @@
-"""Load the moving average of the weights (EMA) saved by ``fairseq-train --store-ema``."""
+"""Load or write a checkpoint with the moving average of its weights (``fairseq-train --store-ema``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint with the averages of ``--store-ema`` as its weights, and without optimizer state."""
+    """Load a checkpoint whose weights are replaced by the moving averages, without optimizer state."""
     try:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
     except KeyError as error:
@@ -33,13 +33,13 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write a copy of a checkpoint with the averages of ``--store-ema`` as its weights."""
+    """Write a copy of a checkpoint with the moving averages of ``--store-ema`` in place of its weights."""
     save_checkpoint(load_ema(path), to)
 
 
 @contextmanager
 def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
-    """Context manager that yields a temporary copy written by :func:`write_ema`.
+    """Context manager that yields a temporary checkpoint with moving averages in place of weights.
 
     If ``use_average`` is False, it yields ``path`` itself.
     """

@@ -35,10 +35,13 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class Decoding(NamedTuple):
-    """Entry of a decoder in fairseq's incremental state; ``state`` is None before the first step.
+    """Decoding state of a Luna decoder, kept in fairseq's incremental state.
 
-    ``sentences`` holds the index in the memory of each hypothesis's sentence; None for a language model. The
-    hypotheses of a sentence are adjacent and equally many.
+    Attributes:
+        memory: tensors computed from the source, which every step reads.
+        sentences: index in the memory of each hypothesis's sentence; None for a language model. The
+            hypotheses of a sentence are adjacent and equally many.
+        state: state after the tokens so far; None before the first step.
     """
 
     memory: DecoderMemory
@@ -95,7 +98,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             self.output_projection = build_output_projection(cfg, len(dictionary), embed_tokens)
 
     def choose_layers(self) -> List[bool]:
-        """Return True for each layer that runs, and False for those that --decoder-layerdrop skips."""
+        """Return a boolean for each layer: False if --decoder-layerdrop skips it in this training step."""
         probability = self.cfg.decoder.layerdrop
         if not (self.training and probability > 0.0):
             return super().choose_layers()
@@ -111,7 +114,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return features if self.output_projection is None else self.output_projection(features)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add the output projection and fairseq's version number to a state dict that lacks them."""
+        """Add the output projection and fairseq's version number to a state dict if they are missing."""
         state_dict.setdefault(f"{name}.version", self.version.clone())
         shared = state_dict.get(f"{name}.embed_tokens.weight")
         if self.cfg.share_decoder_input_output_embed and self.output_projection is not None:
@@ -120,7 +123,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return state_dict
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Choose whether attention weights over the source are returned in generation, for alignments."""
+        """Prepare for generation. need_attn: return attention weights over the source, for alignments."""
         self.need_attn = need_attn
 
     def extract_features(
@@ -132,10 +135,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> Tuple[Tensor, Dict[str, List[Any]]]:
-        """Compute features [B, T, C] of target tokens [B, T], shifted right by one.
+        """Compute the features [B, T, C] before the output projection.
 
         Args:
-            prev_output_tokens: target tokens.
+            prev_output_tokens: target tokens [B, T], shifted right by one.
             encoder_out: output of :class:`FairseqLunaEncoder`, or None without an encoder.
             incremental_state: fairseq's decoding state. If it is given, only the last token is processed.
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
@@ -184,7 +187,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         src_lengths: Optional[Any] = None,
         return_all_hiddens: bool = False,
     ) -> Tuple[Any, Dict[str, List[Any]]]:
-        """Compute the logits [B, T, V] over V target tokens, or the features if ``features_only`` is True.
+        """Compute the logits [B, T, V] of the next tokens, or their features if ``features_only`` is True.
 
         :meth:`extract_features` describes the other arguments and the dictionary.
         """
@@ -204,10 +207,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         for_decoding: bool = False,
         weights_of: Tuple[int, ...] = (),
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
-        """Read the encoder's output once.
+        """Compute the decoder's memory from the encoder's output: the tensors that every step reads.
 
-        Returns the memory, and the index of each hypothesis's sentence, or None if fairseq has not reordered
-        the output. ``weights_of`` has the indices of the layers whose attention weights are needed.
+        weights_of: indices of the layers whose attention weights are needed.
+
+        Returns the memory, and the index of each hypothesis's sentence in it, or None if fairseq has not
+        reordered the output.
         """
         refuse_tracing()
         if encoder_out is None:
@@ -221,7 +226,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return memory, sentences
 
     def convert_source(self, encoder_out: Dict[str, List[Any]]) -> EncoderOutput:
-        """Convert the output of :class:`FairseqLunaEncoder` to the format of :class:`LunaDecoder`."""
+        """Convert fairseq's dictionary of encoder outputs to :class:`luna_fairseq.modules.EncoderOutput`."""
         padding_mask = encoder_out["encoder_padding_mask"][0] if all(encoder_out["has_padding"]) else None
         packed_padding_mask = next(iter(encoder_out["packed_padding_mask"]), None)
         numbers = None
@@ -238,7 +243,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         weights_of: Tuple[int, ...],
         state: Optional[DecoderState],
     ) -> Decoding:
-        """Read the source before the first decoding step. ``state`` is that after earlier text, or None."""
+        """Create the decoding state before the first step, in which the source is read.
+
+        hypotheses: number of hypotheses. weights_of: indices of the layers whose attention weights are
+        needed. state: state after earlier text, or None.
+        """
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
             x = encoder_out["encoder_out"][0]
@@ -247,13 +256,16 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return Decoding(memory, self.to_device(state), sentences)
 
     def continue_from(self, incremental_state: IncrementalState, state: Optional[DecoderState]) -> None:
-        """Let decoding begin after earlier text, given the state of each hypothesis after this text."""
+        """Make decoding continue an earlier text. state: state of each hypothesis after this text."""
         self.set_incremental_state(incremental_state, "start", state)
 
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Run the decoder on the next segment of a long text. Return logits, extra outputs and the state."""
+        """Run the decoder on the next segment of a long text, given the state after the previous one.
+
+        Return the logits with a dictionary of extra outputs, and the new state.
+        """
         state = self.to_device(state)
         output, state = LunaDecoder.forward(self, tokens, self.read(), state, keep_state=True)
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
@@ -263,7 +275,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if the model has too few learned positions. Sinusoidal positions have no limit."""
+        """Raise InputError if a text is longer than the learned positions (sinusoidal: no limit)."""
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -275,9 +287,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder the decoding state. The memory changes only if sentences have finished or moved.
+        """Reorder the decoding state for beam search: hypothesis i continues hypothesis ``new_order[i]``.
 
-        ``new_order`` has the index of the old hypothesis that each new one continues.
+        The tensors computed from the source are changed only if sentences have finished or moved.
         """
         decoding = self.get_incremental_state(incremental_state, "decoding")
         if decoding is None:
@@ -306,7 +318,7 @@ def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -
 
 
 def build_output_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
-    """Build the projection to the vocabulary, which may share the token embedding."""
+    """Build the linear layer that computes logits. Options decide if it shares the token embedding."""
     if cfg.share_decoder_input_output_embed:
         projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)
         projection.weight = embed_tokens.weight

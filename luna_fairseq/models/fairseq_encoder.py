@@ -34,8 +34,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         embed_tokens: token embedding.
         sentence_encoder: build the encoder of a classifier or masked language model; see
             :class:`luna_fairseq.modules.options.EncoderOptions`.
-        packed_is_read: whether a decoder or a classification head uses P after the last layer. If not, the
-            final layer norm of P has no weight or bias in a sentence encoder.
+        packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
+            layer. If not, the final layer norm of P has no weight or bias in a sentence encoder.
         layer_repeats: number of times the layers are applied, with shared weights.
     """
 
@@ -67,9 +67,10 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         self.num_layers = len(self.layers)
 
     def add_packed_norm(self) -> None:
-        """Give the final layer norm of P a weight and a bias, for a new classification head that reads P.
+        """Add a weight and a bias to the final layer norm of the packed sequence P.
 
-        The weight and the bias keep their initial values if a checkpoint lacks them.
+        A new classification head that reads P needs them. A checkpoint may lack them; then they keep their
+        initial values.
         """
         norm = self.packed_layer_norm
         if norm is not None and norm.weight is None:
@@ -79,13 +80,13 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             self.has_new_packed_norm = True
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters. The last norm of P may be absent, unused or named as by the authors."""
+        """Load parameters, even if the final norm of P is missing, unused or named as by the authors."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _adapt_packed_norm(self, state_dict: Dict[str, Tensor], prefix: str) -> None:
-        """Add, remove or rename the final layer norm of P in a state dict, in place."""
+        """Add, remove or rename the final layer norm of P in a state dict, to match this encoder."""
         layers = f"{prefix}layers."
         depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
         for part in ("weight", "bias"):
@@ -112,9 +113,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         return state_dict
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if the model has too few positions for a source.
+        """Raise InputError if a source exceeds the model's maximum length.
 
-        A translation model also warns once if P is too short, because translations then lose words.
+        A translation model also warns once if the packed sequence P is so short that translations lose words.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -180,7 +181,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Record the sentence of each hypothesis. No output is copied, because the decoder reads it once.
+        """Store which sentence each hypothesis of beam search belongs to, instead of copying the output.
 
         ``new_order`` has the index of the old hypothesis that each new one continues.
         """

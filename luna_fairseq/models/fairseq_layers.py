@@ -1,6 +1,6 @@
-"""Adapters between the modules of ``luna_fairseq.modules`` and fairseq.
+"""Adapters between ``luna_fairseq.modules`` and fairseq.
 
-They translate fairseq's options, build fairseq's dropout, layer norm and positions, and apply torch.compile,
+They convert fairseq's options, build fairseq's dropout, layer norm and positions, and apply torch.compile,
 activation checkpointing and sharding to layers.
 """
 
@@ -30,7 +30,7 @@ IncrementalState = Dict[str, Dict[str, Any]]
 
 
 def get_option(cfg: Any, name: str) -> Any:
-    """Return an option of fairseq's nested TransformerConfig by its name on the command line."""
+    """Return an option of fairseq's nested TransformerConfig by its flat name, such as "encoder_layers"."""
     for group in ("encoder", "decoder", "quant_noise"):
         if name.startswith(f"{group}_"):
             return getattr(getattr(cfg, group), name[len(group) + 1 :])
@@ -38,16 +38,16 @@ def get_option(cfg: Any, name: str) -> Any:
 
 
 def read_options(options_class: Any, cfg: Any, **given: Any) -> Any:
-    """Translate fairseq's nested TransformerConfig into the options of an encoder or a decoder.
+    """Convert fairseq's nested TransformerConfig to the options of an encoder or a decoder.
 
-    ``given`` contains the options that the configuration does not determine.
+    options_class: class of the result. given: options that the configuration does not determine.
     """
     activation = activation_function(cfg.activation_fn)
     return options_from(options_class, partial(get_option, cfg), activation_fn=activation, **given)
 
 
 def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
-    """Return functions that build fairseq's modules.
+    """Return functions with which an encoder or a decoder builds fairseq's modules.
 
     fairseq's dropout has a name for --retain-dropout-modules, its layer norm uses apex's fused kernel if apex
     is installed, and linear layers have quantization noise if --quant-noise-pq is set. Layers are compiled,
@@ -71,7 +71,7 @@ def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding: fairseq's table if the positions are sinusoidal."""
+    """Build the position embedding that the options request, or None. Sinusoidal positions are fairseq's."""
     if options.positions == SINUSOIDAL:
         return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
     return build_torch_positions(options, padding_idx)
@@ -95,14 +95,14 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     weights: Tensor  # torch.jit requires buffers to be annotated
 
     def extend(self, end: int) -> None:
-        """Extend the embedding table to sequences of ``end`` tokens, if it is shorter."""
+        """Extend the table of position embeddings, if it is too short for sequences of ``end`` tokens."""
         rows = end + self.padding_idx + 1
         if rows > self.weights.size(0):
             table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
             self.weights = table.to(self.weights)
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T], of which the first is ``padding_idx + 1``.
+        """Return the embeddings [B, T, C] of positions [B, T]. The first position is ``padding_idx + 1``.
 
         ``end`` is the maximum sequence length, so that no position exceeds ``end + padding_idx``.
         """

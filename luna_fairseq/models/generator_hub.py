@@ -70,7 +70,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split tokenized text into subwords, separated by spaces."""
+        """Split tokenized text into subwords. The result is text with spaces between subwords."""
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
@@ -131,7 +131,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return options that limit the length of translations.
+        """Return generation options that limit the length of translations relative to the source.
 
         The result is {} for a language model, or if a limit was given here or at loading.
         """
@@ -162,7 +162,7 @@ class LanguageModelHub(GeneratorHub):
     is_limited_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Continue encoded texts, as :meth:`GeneratorHub.generate` translates sentences."""
+        """Continue encoded texts. Arguments and result are those of :meth:`GeneratorHub.generate`."""
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
                 raise InputError(f"{name} is for translation, a language model has no source: remove it")
@@ -191,10 +191,10 @@ class LanguageModelHub(GeneratorHub):
         stream: Optional[Stream] = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate continuations of a text or of a list of texts, and return each text with its continuation.
+        """Generate continuations of a text or of a list of texts. Return each text with its continuation.
 
-        If ``stream`` is given, a state returned by :meth:`read`, each text continues the text read so far.
-        The state is not modified. ``kwargs`` are generation options, such as ``sampling``.
+        stream: state returned by :meth:`read`. If it is given, the texts continue the text read so far. The
+        state is not modified. kwargs: generation options, such as ``sampling``.
         """
         if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
@@ -208,7 +208,7 @@ class LanguageModelHub(GeneratorHub):
         return super(LanguageModelHub, hub).sample(sentences, beam, verbose, **kwargs)
 
     def _get_only_model(self) -> Any:
-        """Return the only model of this hub, or raise InputError if there are several."""
+        """Return the model of this hub. Raise InputError if the hub has an ensemble of models."""
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
         return self.models[0]
@@ -216,9 +216,10 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Copy checkpoints with the averages of ``--store-ema`` as weights to a temporary folder, and yield it.
+    """Context manager that yields a temporary folder with copies of checkpoints.
 
-    ``names`` are the file names of the checkpoints in ``folder``, separated by ``:``. The copies keep them.
+    The copies have the moving averages of ``--store-ema`` in place of the weights. ``names`` are the file
+    names in ``folder``, separated by ``:``, which the copies keep.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):

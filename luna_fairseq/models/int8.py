@@ -41,7 +41,7 @@ def quantise(model: nn.Module) -> None:
 
 
 class OneDnnWeight:
-    """8-bit weight of a linear layer in the memory layout of oneDNN, with its scales."""
+    """8-bit weight of a linear layer in the memory layout of oneDNN, with a scale for each output."""
 
     def __init__(self, quantised: Tensor):
         self.packed = torch.ops.onednn.qlinear_prepack(quantised.int_repr(), None)
@@ -49,7 +49,7 @@ class OneDnnWeight:
         self.zeros = torch.zeros(len(self.scales), dtype=torch.long)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Return the products [.., outputs] of vectors [.., inputs] with values from -1 to 1."""
+        """Return the products [.., outputs] with vectors [.., inputs], whose values are between -1 and 1."""
         vectors = x.reshape(-1, x.size(-1))
         levels = torch.quantize_per_tensor(vectors, STEP, ZERO, torch.quint8).int_repr()
         products = torch.ops.onednn.qlinear_pointwise(
@@ -73,14 +73,14 @@ def has_onednn_product() -> bool:
 
 @lru_cache(maxsize=None)
 def has_amx() -> bool:
-    """Return True if this CPU multiplies matrices of 8-bit numbers in its tiles (AMX)."""
+    """Return True if this CPU has AMX, which multiplies matrices of 8-bit numbers."""
     predicate = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return predicate is not None and bool(predicate())
 
 
 @lru_cache(maxsize=None)
 def has_fbgemm_product() -> bool:
-    """Return True if torch rounds inputs at a given scale within the product (x86, torch 2.3 or newer)."""
+    """Return True if torch has a product that rounds inputs with a given scale (x86, torch 2.3 or newer)."""
     packed = torch.ops.quantized.linear_prepack(quantise_matrix(torch.ones(1, 8)), None)
     try:
         torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -141,14 +141,17 @@ class Linear8(nn.Module):
         self.bias = None if bias is None else bias.detach().clone()
 
     def pack(self, quantised: Tensor) -> None:
-        """Set the weight to a quantised matrix, in the memory layouts of all forms that this CPU uses."""
+        """Set the weight to a quantised matrix. Store it in each memory layout that this CPU uses."""
         self.packed = torch.ops.quantized.linear_prepack(quantised, None)
         self.unpacked: Optional[Tuple[Tensor, Tensor]] = None
         uses_onednn = has_amx() or LINEAR8_FORMS.forced() == "onednn"
         self.onednn = OneDnnWeight(quantised) if uses_onednn and has_onednn_product() else None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer that computes only the outputs of these indices, and cache the unpacked weights."""
+        """Return a layer that computes only the outputs with these indices [N].
+
+        Cache the unpacked weights.
+        """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
             levels, scales = (x.index_select(0, outputs) for x in self.unpack())
@@ -176,7 +179,7 @@ class Linear8(nn.Module):
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Multiply vectors [.., inputs] with values from -1 to 1, rounded to 8 bits, by the weight."""
+        """Round vectors [.., inputs] with values from -1 to 1 to 8 bits, and multiply them by the weight."""
         form = LINEAR8_FORMS.choose(x, self)
         if form == "onednn":
             onednn: Any = self.onednn
@@ -192,10 +195,11 @@ class Linear8(nn.Module):
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
-    """Round vectors [.., inputs] with values from -1 to 1 to 8 bits, and multiply them by packed weights.
+    """Round vectors [.., inputs] to 8 bits with a fixed scale, and multiply them by packed weights.
 
-    torch's dynamic quantised product derives the rounding step from the smallest and largest inputs. A vector
-    that contains -1 and 1 is appended, so that the step is the same in every call.
+    Values are between -1 and 1. torch's dynamic quantised product derives the rounding step from the smallest
+    and largest inputs. A vector that contains -1 and 1 is appended, so that the step is the same in every
+    call.
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0

@@ -39,7 +39,9 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model that translates plain text: :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+        """Load a trained model with an interface that translates plain text.
+
+        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
         Example::
 
@@ -62,7 +64,7 @@ class LunaModel(EncoderDecoder):
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:
-    """Raise InputError if the encoder and the decoder differ in width; ``why`` ends the message."""
+    """Raise InputError if encoder and decoder differ in width. ``why`` ends the message with the reason."""
     if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
         raise InputError(
             f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
@@ -71,7 +73,7 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return the options of a flat configuration, with absent and None values replaced with defaults.
+    """Return a configuration without groups as a dictionary. Absent options and None become defaults.
 
     Raises InputError if a numeric option is out of bounds.
     """
@@ -82,7 +84,7 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
-    """Convert a flat configuration to fairseq's nested ``TransformerConfig``.
+    """Convert a configuration without groups to fairseq's nested ``TransformerConfig``.
 
     Unset options get their defaults, which may be the values of other options.
 

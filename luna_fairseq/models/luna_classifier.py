@@ -61,19 +61,18 @@ class LunaClassifier(PluginModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build a model for the task, whose input consists of either tokens or pixels.
+        """Build a model for a task with the attributes ``source_dictionary`` (None for pixels) and ``pairs``.
 
-        The task has the attributes ``source_dictionary`` (None for pixels) and ``pairs``. Raises InputError
-        if options contradict each other, or if widths, heads or the projection length are invalid.
+        Raises InputError if options are invalid or contradict each other.
         """
         args = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         check_classifier(args, "image" if task.source_dictionary is None else "text")
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_unread_parameters(self) -> None:
-        """Freeze the parameters of the last layer that do not affect P, the only input of the classifier.
+        """Freeze the parameters of the last layer that do not affect the packed sequence P.
 
-        Parameters without a gradient cause an error in distributed training.
+        If the classifier reads only P, they get no gradient, which is an error in distributed training.
         """
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
@@ -91,7 +90,7 @@ class LunaClassifier(PluginModel):
         src1_tokens: Optional[Tensor] = None,
         src1_lengths: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute the class logits [B, classes].
+        """Compute the class logits [B, classes] of sequences or of pairs of sequences.
 
         Args:
             src_tokens: tokens [B, T], padded on the right, or pixel intensities.
@@ -118,7 +117,7 @@ class LunaClassifier(PluginModel):
         """Encode each sequence [B, T] of tokens or pixels as one vector [B, C].
 
         Depending on the options, the vector is that of the first token, the mean of all tokens, or the mean
-        of P.
+        of the packed sequence P.
         """
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):
@@ -145,7 +144,7 @@ class LunaClassifier(PluginModel):
 
 
 def check_classifier(args: Namespace, input_type: str) -> None:
-    """Raise InputError if options contradict each other, or the task's ``input_type``, "text" or "image"."""
+    """Raise InputError if options contradict each other or the task's ``input_type``, "text" or "image"."""
     if args.input_type not in (None, input_type):
         raise InputError(
             f"--input-type {args.input_type}: the task reads {input_type}s; use --task lra-{args.input_type}"
@@ -161,7 +160,7 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """Build the encoder of a classifier with its embedding, of pixels if ``dictionary`` is None."""
+    """Build a classifier's encoder with its embedding, of pixels if ``dictionary`` is None."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:

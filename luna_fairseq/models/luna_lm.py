@@ -50,7 +50,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return the class of the decoder, whose arguments are those of :class:`FairseqLunaDecoder`."""
+        """Return the class of the decoder. Its arguments must be those of :class:`FairseqLunaDecoder`."""
         raise NotImplementedError
 
 
@@ -75,7 +75,9 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a model that continues plain text: :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+        """Load a trained model with an interface that continues plain text.
+
+        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
         Example::
 

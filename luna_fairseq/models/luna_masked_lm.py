@@ -27,7 +27,7 @@ from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 
 
 class LunaMaskedLMEncoder(SentenceModelEncoder):
-    """Luna encoder with RoBERTa's LM head on top."""
+    """Luna encoder with RoBERTa's LM head, for masked language models."""
 
     def build_encoder(
         self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -82,7 +82,7 @@ class LunaMaskedLM(SentenceModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
-        """Build a model for the task, whose sequences must fit the model's maximum length."""
+        """Build a model. Raise InputError if the task has longer sequences than the model accepts."""
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
         args.untie_weights_roberta = args.untie_weights_luna
@@ -144,7 +144,7 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Compute the logits of the classification head named ``head``."""
+        """Compute the logits [B, classes] of the classification head named ``head`` from features."""
         if head not in self.classification_heads:
             names = ", ".join(self.classification_heads) or "none"
             raise InputError(f"the model has no classification head {head!r}; its heads: {names}")
@@ -155,7 +155,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head, whose name determines its class (:data:`PACKED_HEADS`)."""
+        """Add a classification head, whose class depends on its name (:data:`PACKED_HEADS`)."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
             return

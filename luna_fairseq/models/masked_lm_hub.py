@@ -29,7 +29,7 @@ class IdentityTokenizer:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text, or raise InputError if the dictionary has subwords and the text is not split."""
+        """Return the text. Raise InputError if it is not split into subwords, but the dictionary is."""
         check_encoded(text, self.dictionary)
         return text
 
@@ -80,7 +80,7 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """Decode tokens [T] to the text of one sentence, or to a list of its sentences, ignoring padding."""
+        """Decode tokens [T], ignoring padding, to a text, or to a list of texts if there are several."""
         if tokens.dim() != 1:
             raise InputError(
                 f"expected the tokens of one sentence [T], got a tensor of shape {tuple(tokens.shape)}: "
@@ -92,11 +92,10 @@ class MaskedLMHub(RobertaHubInterface):
     def extract_features(
         self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
     ) -> Any:
-        """Compute features [B, T, C] of the tokens, or a list of those after every layer.
+        """Compute the features [B, T, C] of tokens.
 
-        ``return_all_hiddens`` selects the list.
-
-        With ``return_packed``, also return P [B, L, C] after the last layer and its mask [B, L] or None.
+        With ``return_all_hiddens``, return a list of the features after every layer. With ``return_packed``,
+        also return the packed sequence P [B, L, C] after the last layer and its padding mask [B, L], or None.
         """
         features, extra = self._run_model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -106,7 +105,7 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Compute one vector [B, C] per sentence: the mean of P after the last layer."""
+        """Compute one vector per sentence, [B, C]: the mean of the packed sequence P after the last layer."""
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_pool(packed, mask)
 
@@ -156,19 +155,19 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def _split_batch(self, tokens: Tokens) -> List[Tensor]:
-        """Split tokens into a list of tensors [T], one per sentence, with their padding."""
+        """Split tokens into a list with one tensor [T] per sentence, which may contain padding."""
         sentences = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
         if not sentences:
             raise InputError("expected tokens of one or more sentences, got an empty list")
         return sentences
 
     def _run_model(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        """Collate sentences into a batch, and return :meth:`LunaMaskedLM.forward` of this batch."""
+        """Collate sentences into a batch, and return the model's output for it."""
         batch = data_utils.collate_tokens(self._split_batch(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 
     def _decode_symbol(self, symbol: str) -> str:
-        """Convert a symbol to plain text, with a leading space if it begins a word (as "\u2581dog" does)."""
+        """Convert a dictionary symbol to plain text. A symbol that begins a word gets a leading space."""
         text = self.bpe.decode(symbol)
         begins_word = isinstance(self.bpe.tokenizer, IdentityTokenizer) or symbol.startswith("\u2581")
         return f" {text}" if begins_word else text

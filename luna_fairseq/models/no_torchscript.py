@@ -1,4 +1,4 @@
-"""Clear errors for torch.jit and torch.export, which Luna models do not support."""
+"""Raise clear errors in torch.jit and torch.export, which Luna models do not support."""
 
 from torch import nn
 
@@ -13,13 +13,13 @@ REASON = (
 
 
 def refuse_tracing() -> None:
-    """Raise InputError inside torch.jit.trace or torch.export."""
+    """Raise InputError if called while torch.jit.trace or torch.export records a model."""
     if is_recording_graph("is_exporting"):
         raise InputError(REASON)
 
 
 class NoTorchScript(nn.Module):
-    """Base class of modules that raise InputError when torch.jit.script compiles them or a parent."""
+    """Base class of modules that raise InputError when they are compiled with torch.jit.script."""
 
     def __prepare_scriptable__(self) -> nn.Module:
         """Raise InputError. torch.jit.script calls this on every module."""

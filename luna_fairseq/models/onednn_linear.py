@@ -37,16 +37,17 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Return a copy of the layers' weights, or None if oneDNN cannot use them."""
+        """Copy the weights and biases of linear layers. Return None if oneDNN cannot multiply by them."""
         for x in _parameters(layers):
             if not (x.is_cpu and x.dtype is torch.float32 and x.numel()) or x.is_inference():
                 return None
         return WeightCopy(layers) if has_onednn() else None
 
     def can_multiply(self, x: Tensor, layers: Sequence[Any]) -> bool:
-        """Return True if the product may use the copy: float32 on a CPU, no gradients, unchanged parameters.
+        """Return True if the copy may be used in place of the layers' weights.
 
-        A parameter that was replaced or changed in place is noticed. A change of ``parameter.data`` is not.
+        x must be in float32 on a CPU, without gradients. The parameters must be unchanged since the copy; a
+        change of ``parameter.data`` is not noticed.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():
@@ -55,7 +56,7 @@ class WeightCopy:
         return all(x is copied and x._version == version for x, (copied, version) in pairs)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Return the outputs [..., total number of outputs] of all layers for vectors [..., inputs]."""
+        """Apply all layers to vectors [..., inputs]. Return their concatenated outputs."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
 
@@ -82,7 +83,7 @@ def _parameters(layers: Sequence[Any]) -> List[Tensor]:
 
 
 class _HoldsCopy(nn.Module):
-    """Base class that drops its copied weights when it is trained, loaded, moved, copied or pickled."""
+    """Base class that drops copied weights if a layer is trained, loaded, moved, copied or pickled."""
 
     copied: Optional[WeightCopy] = None
 
@@ -130,7 +131,7 @@ class OneDnnLinear(_HoldsCopy):
         self.copy_weights()
 
     def copy_weights(self) -> None:
-        """Copy the current weight."""
+        """Copy the current weight to the memory layout of oneDNN."""
         self.copied = WeightCopy.create([self])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -153,7 +154,7 @@ class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
         self.copy_weights()
 
     def copy_weights(self) -> None:
-        """Copy the current weights of all layers."""
+        """Copy the current weights of all layers to the memory layout of oneDNN."""
         self.copied = WeightCopy.create(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -166,10 +167,7 @@ class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
 
 @lru_cache(maxsize=None)
 def has_onednn() -> bool:
-    """Return True if torch can multiply by weights in the memory layout of oneDNN on this CPU.
-
-    This requires torch 2.1 or newer, built with oneDNN.
-    """
+    """Return True if torch can multiply by weights in oneDNN's memory layout (torch 2.1 or newer)."""
     try:
         weight = torch.ops.mkldnn._reorder_linear_weight(torch.ones(2, 2), VECTORS)
         torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), weight, None, "none", [], "")

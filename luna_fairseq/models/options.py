@@ -111,7 +111,10 @@ class EncoderOptions(FairseqDataclass):
 
 @dataclass
 class AnchorOptions(FairseqDataclass):
-    """Options of anchored attention, in which each row of the packed sequence P favours one segment."""
+    """Options of anchored attention, in which each row of the packed sequence P prefers nearby tokens.
+
+    The text is divided into one segment per row of P.
+    """
 
     anchored_packed: bool = option(
         _EXTENSION.anchored_packed,
@@ -134,7 +137,7 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Option of the decoder's causal attention, ``--causal-decay``."""
+    """Option ``--causal-decay`` of the decoder's causal attention: forget earlier tokens gradually."""
 
     causal_decay: bool = option(
         _EXTENSION.causal_decay,

@@ -1,4 +1,4 @@
-"""Replacement of a model's linear layers by faster ones, for decoding on a CPU in 8 bits or in bfloat16."""
+"""Replace a model's linear layers by faster ones, in 8 bits or bfloat16, for decoding on a CPU."""
 
 from typing import Callable, Optional, Sequence
 
@@ -27,9 +27,10 @@ class FusedProduct(FusedProjections):
 
 
 def replace_linears(model: nn.Module, build: Callable[[Tensor, Optional[Tensor]], nn.Module]) -> None:
-    """Replace every plain linear layer by ``build(weight, bias)``, and fuse those that read the same input.
+    """Replace every linear layer by ``build(weight, bias)``, for example by one in 8 bits.
 
-    Fused are the input projections of causal attention. Layers with hooks and of other classes stay.
+    The input projections of causal attention are fused into one layer. Layers with hooks, and subclasses of
+    ``nn.Linear``, are not replaced.
     """
     for module in list(model.modules()):
         linears = {name: child for name, child in module.named_children() if _is_replaced(child)}

@@ -14,7 +14,7 @@ from luna_fairseq.models.fairseq_layers import RepeatedLayers, activation_functi
 
 
 class PixelEmbedding(nn.Module):
-    """Linear embedding of pixel intensities, preceded by a learned vector with ``prepend_cls``."""
+    """Linear embedding of pixel intensities. With ``prepend_cls``, a learned vector precedes the pixels."""
 
     padding_idx = 0
 
@@ -37,12 +37,12 @@ class PixelEmbedding(nn.Module):
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Return indices [B, T] for an embedding [B, T, C] that stand for tokens, none of them padding."""
+        """Return token indices [B, T] for pixel vectors [B, T, C], so that no pixel counts as padding."""
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer with GELU in float32 even for half-precision inputs."""
+    """fairseq's Transformer encoder layer, but GELU is computed in float32 even for half-precision inputs."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -50,7 +50,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, whose layers are applied ``layer_repeats`` times with shared weights."""
+    """fairseq's Transformer encoder. Its layers are applied ``layer_repeats`` times with shared weights."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)

@@ -1,8 +1,8 @@
 """Beam search for the models of this project.
 
-It returns the hypotheses and scores of fairseq's ``SequenceGenerator``. Instead of sorting the sums of all
-tokens, it first finds the best tokens of each hypothesis: no other token can be among the best of its
-sentence.
+It returns the hypotheses and scores of fairseq's ``SequenceGenerator``, but is faster. fairseq sorts the
+tokens of all hypotheses together. This search first finds the best tokens of each hypothesis, which include
+the best ones of the sentence.
 
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
 log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist);
@@ -27,7 +27,7 @@ _BLOCK = 128  # columns whose maximum find_largest compares
 
 
 class EncodedBatch(NamedTuple):
-    """Encoder outputs and output projections for the decoders of an ensemble.
+    """Encoder outputs for a batch, and output projections restricted to the tokens the search may choose.
 
     Attributes:
         outputs: encoder output of each model; empty for language models.
@@ -40,7 +40,7 @@ class EncodedBatch(NamedTuple):
     projections: Sequence[nn.Module]
 
     def find_columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of ``tokens`` in the log-probabilities. Any candidates must include them."""
+        """Return the columns of ``tokens`` in the log-probabilities. Tokens must be among the candidates."""
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class EncodedBatch(NamedTuple):
 
 
 class Ensemble(EnsembleModel):
-    """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch.
+    """fairseq's ensemble of models, which can restrict the output projections to some target tokens.
 
     needs_weights: return attention weights over the source. begin_from: function that returns the decoder
     state after earlier text, repeated for a number of hypotheses; None: there is no earlier text.
@@ -77,7 +77,8 @@ class Ensemble(EnsembleModel):
     def compute_lprobs(
         self, tokens: Tensor, encoded: EncodedBatch, states: List[Dict[str, Any]], temperature: float
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return log-probabilities [R, N] of the next token, and attention weights [R, S] or None."""
+        """Compute log-probabilities [R, N] of N possible next tokens, and attention weights [R, S], if any.
+        """
         lprobs, weights = [], []
         options = {} if self.needs_weights else {"alignment_layer": -1}  # the weights of no layer
         for i, (model, state) in enumerate(zip(self.models, states)):
@@ -108,7 +109,7 @@ class Ensemble(EnsembleModel):
         incremental_states: List[Dict[str, Any]],
         temperature: float = 1.0,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return log-probabilities [R, V] for fairseq's own loop; -inf for tokens that are no candidates."""
+        """Compute log-probabilities [R, V] for fairseq's own loop, with -inf for excluded tokens."""
         lprobs, weights = self.compute_lprobs(tokens, encoded, incremental_states, temperature)
         if encoded.candidates is not None:
             size = len(self.single_model.decoder.dictionary)
@@ -128,9 +129,9 @@ class RepeatBlock(NGramRepeatBlock):
         super().__init__(no_repeat_ngram_size, use_extension=False)
 
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return the tokens that would repeat an n-gram of ``tokens`` [R, T], as two vectors: rows, tokens.
+        """Find tokens that would repeat an n-gram of the R hypotheses ``tokens`` [R, T].
 
-        A row may occur several times. Both vectors are empty if nothing would be repeated.
+        Return two vectors: the row of each hypothesis and the token. A row may occur several times.
         """
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:
@@ -141,7 +142,7 @@ class RepeatBlock(NGramRepeatBlock):
         return rows, ngrams[rows, places, -1]
 
     def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-        """Set the log-probabilities [R, V] of repetitions to -inf, in fairseq's own loop."""
+        """Set the log-probabilities [R, V] of repeated n-grams to -inf, in fairseq's own search loop."""
         lprobs[self.find(tokens[:, 1 : step + 1])] = -math.inf
         return lprobs
 
@@ -177,7 +178,7 @@ class Generator(SequenceGenerator):
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> List[List[Dict[str, Tensor]]]:
-        """Translate a batch with the kind of search that the options select."""
+        """Generate hypotheses for a batch, with the kind of search that the options select."""
         net_input = sample["net_input"]
         shortlist = getattr(self.model.single_model, "shortlist", None)
         if shortlist is not None:
@@ -205,7 +206,7 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 
 
 class Candidates(NamedTuple):
-    """Best continuations [B, up to 2 K] of each sentence, best first: scores, tokens and continued rows."""
+    """Best continuations [B, up to 2 K] of B sentences: scores, tokens and continued hypotheses."""
 
     scores: Tensor
     tokens: Tensor
@@ -213,7 +214,7 @@ class Candidates(NamedTuple):
 
 
 class BatchSearch:
-    """Beam search for one batch.
+    """Beam search for one batch of B sentences with K hypotheses each, R = B * K.
 
     Args:
         net_input: inputs of the encoder; for a language model, those of the decoder.
@@ -256,7 +257,7 @@ class BatchSearch:
         self.is_finished = [False] * B
 
     def run(self) -> List[List[Dict[str, Tensor]]]:
-        """Return the hypotheses of each sentence, best first."""
+        """Run the search. Return the finished hypotheses of each sentence, best first."""
         for step in range(self.last + 1):
             lprobs = self._compute_lprobs(step)
             candidates = self._find_candidates(step, lprobs)
@@ -278,7 +279,7 @@ class BatchSearch:
         return self.hypotheses
 
     def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
-        """Return the columns of the tokens that must not be chosen, or None if all may be chosen."""
+        """Return the columns of log-probabilities that belong to forbidden tokens, or None without any."""
         tokens = self.generator.token_indices_to_suppress
         if tokens is None:
             return None
@@ -288,7 +289,7 @@ class BatchSearch:
         return self.encoded.find_columns(tokens)
 
     def _compute_lprobs(self, step: int) -> Tensor:
-        """Run the decoders on the newest tokens, and return the log-probabilities [R, N]."""
+        """Run the decoders on the newest tokens. Return the log-probabilities [R, N] of N possible tokens."""
         if step:
             self.model.reorder_incremental_state(self.states, self.order)
             self.encoded = self.model.reorder_encoder_out(self.encoded, self.order)
@@ -302,7 +303,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Return the best continuations of each sentence, given the log-probabilities [R, N] of a step."""
+        """Return the best continuations of each sentence, given the log-probabilities [R, N] of tokens."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs
@@ -316,9 +317,9 @@ class BatchSearch:
         return Candidates(scores, tokens, first_rows + places // n)
 
     def _find_best_tokens(self, step: int, lprobs: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return the log-probabilities [R, n] of the best next tokens of each hypothesis, and their columns.
+        """Find the n best next tokens of each hypothesis: log-probabilities and columns, both [R, n].
 
-        Modifies lprobs. n is at most 2 K, and 1 in the last step.
+        ``lprobs`` is modified. n is at most 2 K for beam size K, and 1 in the last step.
         """
         options = self.generator
         lprobs[:, self.pad_column].fill_(-math.inf)
@@ -347,9 +348,10 @@ class BatchSearch:
         return remove_nan(values), columns
 
     def _force_tokens(self, tokens: Tensor, lprobs: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """Return a mask of hypotheses with a forced token, its log-probability and its column, all [R, 1].
+        """Find the hypotheses whose next token is forced by a prefix.
 
-        tokens: next token [B] of each prefix, or padding after its end.
+        tokens: next token [B] of each prefix, or padding after its end. Return a mask, the log-probability of
+        the forced token, and its column, all [R, 1].
         """
         tokens = tokens.repeat_interleave(self.beam_size)[:, None]
         columns = self.encoded.find_columns(tokens)
@@ -364,16 +366,16 @@ class BatchSearch:
         return tokens.ne(self.generator.pad), values, columns
 
     def _find_ends(self, candidates: Candidates) -> Tensor:
-        """Return a mask [B, up to 2 K], True at the candidates that end a hypothesis."""
+        """Return a mask [B, up to 2 K], True at continuations that end a hypothesis."""
         ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
         first = ends[:, : self.beam_size]
         first &= ~self.unused[:, : first.size(1)]
         return ends
 
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
-        """Store the hypotheses that end among the first K candidates.
+        """Store the hypotheses that end among the best K continuations of each sentence.
 
-        Return the indices of the sentences that are now finished among those of this step, or [].
+        Return the indices of the sentences that are now finished, counted among those still searched.
         """
         K = self.beam_size
         rows = candidates.rows[:, :K][ends[:, :K]]
@@ -396,7 +398,7 @@ class BatchSearch:
         )
 
     def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
-        """Continue the best K candidates that do not end, and drop the finished sentences."""
+        """Extend hypotheses by the best K continuations that do not end, and drop finished sentences."""
         K = self.beam_size
         if finished:
             left = torch.tensor([number not in finished for number in range(len(ends))], device=ends.device)
@@ -419,7 +421,7 @@ class BatchSearch:
 
 
 def remove_nan(lprobs: Tensor) -> Tensor:
-    """Replace NaN by -inf."""
+    """Replace NaN by -inf in log-probabilities, so that such tokens are never chosen."""
     return lprobs.masked_fill(lprobs.isnan(), -math.inf)
 
 

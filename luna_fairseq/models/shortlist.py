@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Shortlist:
-    """Candidates of each source piece: the target pieces that may translate it.
+    """Target pieces that may translate each source piece ("candidates"), to restrict beam search.
 
     Args:
         candidates: target pieces by source piece. The key :data:`EVERY_SENTENCE` holds the candidates for
@@ -100,11 +100,11 @@ class Shortlist:
         return cls(lexicon.candidates, source, target)
 
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
-        """Return the target indices of the candidates for source ``tokens``, and ``extra`` ones, sorted.
+        """Return the sorted target indices that may translate the source ``tokens``.
 
-        extra: other target indices that the search needs, such as those of forced prefixes.
-        minimum: number of indices that the search needs to fill its beam. If there are fewer, the first other
-        pieces of the dictionary are added.
+        extra: other target indices that the search needs, such as those of forced prefixes. minimum: number
+        of indices that the search needs to fill its beam. If there are fewer, the first other pieces of the
+        dictionary are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique().long()].long().flatten()] = True
@@ -117,7 +117,7 @@ class Shortlist:
 
 
 def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
-    """Return the number of pieces in a dictionary and their hash, such as "8000-5140f07260ee51d5".
+    """Return the size of a dictionary and a hash of its pieces, such as "8000-5140f07260ee51d5".
 
     If ``entries`` is given, only the first ``entries`` pieces count.
     """
@@ -125,7 +125,7 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
 
 
 class SelectedOutputs(nn.Module):
-    """Layer that computes all outputs of ``layer``, and returns those with the indices ``outputs``.
+    """Wrapper that computes all outputs of ``layer``, and returns only those with the indices ``outputs``.
 
     It is used if ``layer`` has hooks or is of an unknown class, so that its weights cannot be selected.
     """
@@ -140,9 +140,10 @@ class SelectedOutputs(nn.Module):
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer that computes the outputs of an output projection with the indices ``outputs``.
+    """Return a layer that computes only some outputs of an output projection, given their indices.
 
-    The layer has the same class if the weights can be selected, otherwise it is a :class:`SelectedOutputs`.
+    It has the class of the projection if the weights can be selected, otherwise it is a
+    :class:`SelectedOutputs`.
     """
     if isinstance(projection, (Linear8, BFloat16Linear)) and not has_hooks(projection):
         return projection.select(outputs)

@@ -22,9 +22,9 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 class SoftmaxState(NamedTuple):
-    """Keys and values [B, H, T, K] of all earlier positions, and their padding mask [B, T] or None.
+    """Decoding state of causal softmax attention: keys and values [B, H, T, K] of all earlier positions.
 
-    The state grows with every token.
+    It grows with every token. The padding mask is [B, T] or None.
     """
 
     prev_key: Tensor
@@ -33,9 +33,10 @@ class SoftmaxState(NamedTuple):
 
 
 class SoftmaxCausalAttention(nn.Module):
-    """Causal softmax attention with the interface of :class:`LunaCausalAttention`. P is ignored.
+    """Causal softmax attention with the interface of :class:`LunaCausalAttention`.
 
-    ``q_noise`` and ``qn_block_size`` are fairseq's quantization noise on the projections.
+    The packed sequence P is ignored. ``q_noise`` and ``qn_block_size`` are fairseq's quantization noise on
+    the projections.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class SoftmaxCausalAttention(nn.Module):
         store: Optional[Dict[str, Any]],
         future: Optional[Tensor] = None,
     ) -> Tensor:
-        """Apply fairseq's self-attention, with its incremental state ``store`` or the mask ``future``."""
+        """Apply fairseq's self-attention, with its incremental state ``store`` or a causal mask ``future``.
+        """
         output, _ = self.softmax(
             *(query, query, query),
             key_padding_mask=key_padding_mask,
@@ -95,7 +97,7 @@ class SoftmaxCausalAttention(nn.Module):
 
 @dataclass(frozen=True)
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """Factory of a decoder's attention modules, with softmax attention as causal self-attention.
+    """Factory of a decoder's attention modules, with softmax attention in place of Luna's causal attention.
 
     Attributes:
         noise: arguments of fairseq's attention for its quantization noise.
@@ -111,7 +113,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
 
 
 def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausalAttentions:
-    """Return the factory of softmax self-attention, with the attention to the source that ``cfg`` selects."""
+    """Return a factory of attention modules: softmax self-attention, and the cross-attention of ``cfg``."""
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
     return SoftmaxCausalAttentions(options, extension_options(cfg), target_separator(cfg), noise)
 

@@ -35,15 +35,15 @@ class Stream:
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store the decoder state, detached from the autograd graph."""
+        """Store the decoder state after a segment. Gradients do not flow through it."""
         self.state = state.detach()
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
-        """Compute the logits of the next segment, and update the state. Returns what the decoder returns.
+        """Run the decoder on the next segment of the text, and update the state. Return the decoder's output.
 
-        The caller has already shifted the tokens [batch size, length] right by one. The state after the
-        first ``keep_after`` tokens is stored, where the next of overlapping segments begins (default: after
-        all tokens; 0: the state stays unchanged).
+        tokens: tokens [batch size, length], which the caller has shifted right by one. keep_after: number of
+        tokens after which the state is stored, for segments that overlap (default: all; 0: the state stays
+        unchanged).
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -60,7 +60,7 @@ class Stream:
         return torch.cat([first, second], dim=1), extra
 
     def check(self, layers: int, batch_size: int) -> None:
-        """Raise InputError if the state has another number of layers or texts."""
+        """Raise InputError if the state belongs to another number of layers or another batch size."""
         if self.state is None:
             return
         own_layers, own_batch = len(self.state.layers), self.state.count.size(0)
@@ -71,7 +71,7 @@ class Stream:
             )
 
     def repeat(self, hypotheses: int) -> Optional[DecoderState]:
-        """Repeat the state of a single text for several hypotheses; None at the beginning of a text."""
+        """Return the state of a single text, repeated for several hypotheses, or None before any text."""
         if self.state is None:
             return None
         self.check(len(self.state.layers), 1)

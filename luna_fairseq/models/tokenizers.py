@@ -18,9 +18,10 @@ CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-n
 
 
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Return the checkpoint folder and the dictionary folder, which must exist unless the model is a URL.
+    """Return the checkpoint folder and the dictionary folder. Raise InputError if one does not exist.
 
-    A dictionary folder that starts with ``.`` is relative to the checkpoint folder.
+    A dictionary folder that starts with ``.`` is relative to the checkpoint folder. The model may also be a
+    URL.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
@@ -41,7 +42,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return the options of SentencePiece or GPT-2's BPE in the first folder that has its files, else {}."""
+    """Return fairseq's options for the SentencePiece or GPT-2 files in the first folder with any, else {}."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
@@ -54,9 +55,10 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 
 
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for all steps from plain text to subwords, as :func:`find_tokenizer` does.
+    """Return fairseq's options for all steps from plain text to subwords, given folders with tokenizer files.
 
-    Also finds ``bpe.codes``, which luna-prepare-bitext writes for text tokenized with Moses.
+    In addition to :func:`find_tokenizer`, this finds ``bpe.codes``, which luna-prepare-bitext writes for text
+    tokenized with Moses.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -95,7 +97,7 @@ class MosesText:
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy the languages of a task to a tokenizer's configuration, in place of fairseq's default, English."""
+    """Copy a task's languages to the configuration of a Moses tokenizer, whose default is English."""
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)
         if language and isinstance(tokenizer, DictConfig) and side in tokenizer:

@@ -16,7 +16,7 @@ METHODS = ("forward", "read")
 
 
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
-    """Recompute the layer's activations in the backward pass. ``offload`` stores its inputs on the CPU."""
+    """Make a layer recompute activations in the backward pass. ``offload`` keeps its inputs on the CPU."""
     for name in METHODS:
         setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
     return layer
@@ -30,7 +30,7 @@ def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> An
 
 
 def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:
-    """Wrap a decoder layer with FSDP, if fairseq trains with it.
+    """Wrap a decoder layer with FSDP if fairseq trains with it, so that its parameters are sharded.
 
     FSDP gathers the parameters when ``forward`` is called, so ``read`` is called through ``forward`` too.
     """

@@ -196,7 +196,7 @@ class Apollo(Optimizer):
         return loss
 
     def _get_state(self, p: Tensor) -> Dict[str, Any]:
-        """Return the state of a parameter in the dtype of its update, created on the first call."""
+        """Return the optimizer state of a parameter. The first call creates it, in float32 or float64."""
         state = self.state[p]
         dtype = _compute_dtype(p)
         if not state:
@@ -211,7 +211,7 @@ class Apollo(Optimizer):
     def _update_bucket(
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
-        """Update parameters that have the same device, dtype and step count, in place."""
+        """Update parameters of one group in place, all with the same device, dtype and step count."""
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
         update = blocked_update if is_default and device.type == "cpu" else single_tensor_update
@@ -230,12 +230,12 @@ class Apollo(Optimizer):
 
 
 def _compute_dtype(p: Tensor) -> torch.dtype:
-    """Return the dtype in which a parameter is updated, at least float32."""
+    """Return the dtype in which a parameter is updated: float32 for half precision, else its own."""
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Split a list of tensors into lists of at most ``limit`` elements in total, or of one larger tensor."""
+    """Split a list of tensors into lists of at most ``limit`` elements in total, or one larger tensor."""
     chunk: List[Tensor] = []
     size = 0
     for p in params:
@@ -281,7 +281,7 @@ def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
 
 @lru_cache(maxsize=None)  # the warning is issued only once
 def _warn_about_rounded_belief() -> None:
-    """Warn that training in half precision may diverge with the rebound "belief"."""
+    """Warn that training of half-precision parameters may diverge with the rebound "belief"."""
     warnings.warn(
         'Apollo: with rebound "belief", training of float16 and bfloat16 parameters may diverge, because the '
         "deviation of the gradient from its average may round to zero. Keep the parameters in float32 "

@@ -13,10 +13,11 @@ SMALL_TENSOR = 1 << 16
 
 
 def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
-    """Update one parameter tensor and its state in place, with the arguments of :func:`single_tensor_update`.
+    """Update one parameter tensor and its state in place, block by block.
 
-    The result is the same up to rounding. The update makes two passes over the tensors. The weight decay
-    "stable" needs a third pass, because it depends on the mean curvature.
+    The arguments and, up to rounding, the result are those of :func:`single_tensor_update`. The update makes
+    two passes over the tensors. The weight decay "stable" needs a third pass, because it depends on the mean
+    curvature.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)
@@ -27,7 +28,7 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     decay_type = group["weight_decay_type"] if decay != 0 else None
 
     def deviation(p: Tensor, g: Tensor, m: Tensor) -> Tensor:
-        """Return the deviation y of the gradient, with L2 weight decay, from its moving average."""
+        """Return the deviation of the gradient g, with L2 weight decay, from its moving average m."""
         return (g.add(p, alpha=decay) if decay_type == "L2" else g) - m
 
     fourth: Any = 0.0

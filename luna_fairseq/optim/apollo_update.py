@@ -55,9 +55,9 @@ def multi_tensor_update(
     step: int,
     group: Dict[str, Any],
 ) -> None:
-    """Update a list of parameters and their states with torch's foreach operations.
+    """Update a list of parameters and their states in place with torch's foreach operations.
 
-    The update does not synchronize the CPU with the GPU.
+    The arguments are lists of those of :func:`single_tensor_update`. The CPU does not wait for the GPU.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -100,10 +100,11 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
 def _update_hessians(
     ys: List[Tensor], hessians: List[Tensor], updates: List[Tensor], alpha: float, norm_offset: float
 ) -> None:
-    """Compute ``B -= <alpha * y + B * d, d> / n**4 * d**2`` for several tensors, and overwrite ``ys``.
+    """Update the Hessian approximations B of several tensors in place.
 
-    B, d and y are the tensors in ``hessians``, ``updates`` and ``ys``, and n is ``||d||_4 + norm_offset``.
-    Unlike the formula in apollo.py, this one does not need the normalized direction u as a tensor.
+    B, d and y are the tensors in ``hessians``, ``updates`` (previous directions) and ``ys`` (deviations of
+    the gradients, overwritten), and n is ``||d||_4 + norm_offset``. The formula ``B -= <alpha * y + B * d, d>
+    / n**4 * d**2`` equals the one in apollo.py, but does not need the normalized direction u as a tensor.
     """
     squares = torch._foreach_mul(updates, updates)
     n = torch.stack(list(torch._foreach_norm(squares, 2))).sqrt_().add_(norm_offset)
@@ -117,5 +118,5 @@ def _update_hessians(
 
 
 def norm_offset(group: Dict[str, Any]) -> float:
-    """Return e of apollo.py, the small number that is added to the norm of the previous direction."""
+    """Return e of apollo.py, a small number added to the norm of the previous direction."""
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

@@ -101,7 +101,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def supports_flat_params(self) -> bool:
-        """False, because Apollo takes norms per tensor. Flattening or sharding would change the result."""
+        """False, because Apollo computes norms per tensor, which flattening or sharding would change."""
         return False
 
     @property
@@ -110,9 +110,9 @@ class FairseqApollo(FairseqOptimizer):
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
-        """Clip the gradients if the clip mode is "total", and return the norm of all gradients together.
+        """Clip the gradients to the total norm ``max_norm``, and return the total norm before clipping.
 
-        With the clip mode "each", return the largest norm of a single gradient.
+        With the clip mode "each", do not clip yet, and return the largest norm of a single gradient.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -122,7 +122,7 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state with the options of this run, apart from the learning rate.
+        """Load the optimizer state, but use this run's options, except for the learning rate.
 
         fairseq would use the options of the checkpoint.
         """
@@ -139,7 +139,7 @@ class FairseqApollo(FairseqOptimizer):
             group.update(options)
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
-        """Divide the gradients by ``scale``, clip them in the mode "each", and update the parameters."""
+        """Divide the gradients by ``scale``, clip each in the clip mode "each", and update the parameters."""
         if self.clips_each_parameter:
             if closure is not None:
                 closure()
@@ -157,7 +157,7 @@ class FairseqApollo(FairseqOptimizer):
 
 
 def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
-    """Compute the L2 norm of each of N tensors, as a vector [N] on the device of the first tensor.
+    """Compute the L2 norm of each of N gradients, as a vector [N] on the device of the first one.
 
     The vector is in float32, or in float64 if any gradient is in float64.
     """
@@ -168,9 +168,9 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Clip each tensor in place to an L2 norm of at most ``max_norm`` (0: no limit), and return the norms.
+    """Clip each tensor in place to an L2 norm of at most ``max_norm`` (0: no limit).
 
-    A tensor is multiplied by min(1, max_norm / (norm + 1e-6)).
+    Each tensor is multiplied by min(1, max_norm / (norm + 1e-6)). Returns the norms before clipping.
     """
     norms = gradient_norms(grads)
     if max_norm > 0 and len(norms) > 0:

@@ -91,7 +91,10 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options to a parser. Unlike in fairseq, ``--milestones`` accepts several words."""
+        """Add the schedule's options to a parser.
+
+        Unlike in fairseq, ``--milestones`` accepts several words.
+        """
         parser.add_argument(
             "--milestones",
             nargs="+",
@@ -104,11 +107,11 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the best validation loss so far. The number of updates determines the learning rate."""
+        """Load the best validation loss. The rate itself depends only on the number of updates."""
         self.best = state_dict.get("best")
 
     def step_update(self, num_updates: int) -> float:
-        """Set the learning rate of the next update, given the number of completed updates, and return it."""
+        """Set and return the learning rate of the next update, given the number of completed updates."""
         lr = self.lr_after(num_updates)
         self.optimizer.set_lr(lr)
         return lr

@@ -55,8 +55,7 @@ class BoundedMemoryAttention(PeerAttention):
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
         """Compute the attention weights of memory slots, which hold weighted sums of keys and values.
 
-        The result is ``dropout(softmax(logits / (total sqrt(K)))) / total``, where ``logits`` [B, H, T, n]
-        are products of queries and summed slot keys, and ``total`` [B, H, T, n] are sums of write weights.
+        logits: products [B, H, T, n] of queries and summed keys. total: sums of write weights [B, H, T, n].
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()

@@ -126,10 +126,9 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output [B, H, T, K] of self-attention.
+        """Compute the output [B, H, T, K] of self-attention. The argument ``padding_mask`` is [B, T] or None.
 
-        parts: tensors returned by :meth:`project`, by default queries, keys and values [B, H, T, K]. The
-        keyword argument ``padding_mask`` is [B, T] or None.
+        parts: tensors returned by :meth:`project`, by default queries, keys and values [B, H, T, K].
         """
         raise NotImplementedError
 
@@ -192,10 +191,7 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return a causal mask [T, T], True at later keys, for x [B, H, T, K].
-
-        None if attention is not causal.
-        """
+        """Return a mask [T, T], True at later keys, for x [B, H, T, K]. None if attention is not causal."""
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
@@ -316,10 +312,7 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def unit_vectors(v: Tensor) -> Tensor:
-    """Return the S unit vectors [B, H, S, S] in place of S values v.
-
-    Attention to them returns its weights.
-    """
+    """Return S unit vectors [B, H, S, S] to use as values, so that the output is the weight matrix."""
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 

@@ -32,10 +32,9 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a random score for each pair of n blocks, [n, n], which determines the random attention.
+        """Return a fixed random score for each pair of n blocks, [n, n]. High scores mean random attention.
 
-        The scores are fixed. Shorter sequences use the top-left part of the matrix drawn for the maximum
-        length.
+        Shorter sequences use the top-left part of the matrix drawn for the maximum length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))

@@ -52,10 +52,9 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Divide weighted sums of values by the sum of the weights.
+        """Divide weighted sums of values by the sum of the weights, the last column of ``sums`` [..., K + 1].
 
-        sums: [..., K + 1], with the sum of the weights in the last column. The divisor is clamped from below
-        by :meth:`least_divisor`, which also takes ``total``.
+        The divisor is clamped from below by :meth:`least_divisor`, which also takes ``total``.
         """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
@@ -79,10 +78,9 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return the tensor from which :meth:`least_divisor` computes its bound in causal attention.
+        """Return a tuple of the tensor from which :meth:`least_divisor` computes its bound, by default ().
 
-        It is a tuple of one tensor, or () by default. before: the tensor [B, 1 or H, 1, 1] at the last
-        earlier position (None at the start).
+        before: this tensor [B, 1 or H, 1, 1] at the last earlier position (None at the start).
         """
         return ()
 
@@ -125,10 +123,9 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Sum the products of features and values over all keys, for attention that is not causal.
+        """Sum the products of M features and values over all keys: ``sums`` [B, H, M, K + 1].
 
-        Return ``sums`` [B, H, M, K + 1] for M features, and ``total`` [B, 1, 1, 1], the number of keys
-        without padding.
+        Also return ``total`` [B, 1, 1, 1], the number of keys without padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]

@@ -97,10 +97,7 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch.
-
-        The output has the additional entry ``src_tokens``, which ``--diagonal-prior`` needs.
-        """
+        """Encode a batch. Add the entry ``src_tokens`` to the output, which ``--diagonal-prior`` needs."""
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:

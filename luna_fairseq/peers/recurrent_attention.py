@@ -208,10 +208,7 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the center of the source window that each decoder state attends to.
-
-        lengths: source lengths [B, 1, 1]. first: position of the first decoder state.
-        """
+        """Compute the center of each decoder state's source window. lengths: source lengths [B, 1, 1]."""
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

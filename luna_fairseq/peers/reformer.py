@@ -107,10 +107,9 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Compute the distance in the sorted order from each query to m keys in nearby blocks.
+        """Compute the sorted position of m nearby keys minus that of each query, [B, H, blocks, chunk, m].
 
-        codes: index [B, H, T] of each position in the sorted order. neighbours: number of blocks before and
-        after. The result [B, H, blocks, chunk, m] is negative if the key is earlier.
+        codes: sorted position [B, H, T] of each token. neighbours: number of blocks before and after.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)

@@ -63,9 +63,9 @@ class RandomFeatureAttention(FeatureMapAttention):
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the random features of keys.
+        """Compute the features of keys.
 
-        With a gate g, multiply them by 1 - g, and return g as decay.
+        With a gate g, they are scaled by 1 - g, and earlier sums decay by g.
         """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:

@@ -171,10 +171,7 @@ def _shift_right(tokens: Tensor) -> Tensor:
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return the cross-attention weights that a decoder such as fairseq's LSTM returns, or [] if none.
-
-    extra: second output of the decoder.
-    """
+    """Return the cross-attention weights in the output ``extra`` of a decoder such as an LSTM, or []."""
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 

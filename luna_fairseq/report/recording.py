@@ -133,10 +133,7 @@ def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) 
 
 
 def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
-    """Call a recorder at the start of each forward call of an attention.
-
-    Return a function that detaches it.
-    """
+    """Call a recorder at the start of each call of an attention. Return a function that detaches it."""
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
     if isinstance(attention, LunaAttention):
@@ -148,10 +145,7 @@ def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[
 
 
 def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecorder) -> Callable[[], None]:
-    """Call a recorder before each forward call of fairseq's attention.
-
-    Return a function that removes the hook.
-    """
+    """Call a recorder before each call of fairseq's attention. Return a function that removes the hook."""
     if version_numbers(torch.__version__) < (2,):
         raise InputError(
             f"Attention maps of fairseq's softmax attention need torch 2.0 or later, this is "
@@ -168,10 +162,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_reader(module: nn.Module) -> Optional[Reader]:
-    """Return the function that computes the attention weights of a module from the arguments of a call.
-
-    The result is None if the module has no attention weights.
-    """
+    """Return the function that computes a module's attention weights from its inputs, or None."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, read in _READERS.items():

@@ -126,10 +126,7 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
 
 
 def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Yield (path, log files) of each training run in a folder. The logs are sorted, oldest first.
-
-    The path may also be a single log file.
-    """
+    """Yield the path and the logs, oldest first, of each training run in a folder (or in a log file)."""
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
@@ -240,10 +237,7 @@ def _read_result(path: Path) -> Optional[Result]:
 
 
 def summarize_run(run: Run) -> Dict[str, str]:
-    """Return the values of a run to show in the overview table, by heading, such as "Updates".
-
-    Unknown values are omitted.
-    """
+    """Return a run's known values for the overview table, as text by heading, such as "Updates"."""
     cells = {
         "Architecture": architecture(run.options),
         "State": _describe_progress(run),

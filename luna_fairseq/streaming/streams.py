@@ -80,10 +80,10 @@ class StreamDataset(FairseqDataset):
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return the tokens from ``start`` to ``end`` of a stream, and the token before: [1 + end - start].
+        """Return the tokens from ``start`` to ``end`` of a stream, preceded by the token before them.
 
-        A stream that is one token shorter than ``end`` is padded. The end-of-sentence token precedes the
-        text.
+        The shape is [1 + end - start]. A stream that is one token shorter than ``end`` is padded. The token
+        before the text is the end-of-sentence token.
         """
         index = self.first_stream + stream
         if end > self.stream_length + (index < self.num_longer_streams):
@@ -102,7 +102,7 @@ class StreamDataset(FairseqDataset):
         return torch.cat([tokens.new_tensor([self.eos]), tokens]) if is_start_of_text else tokens
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert the only item to a batch. The targets of context tokens are padding, without a loss."""
+        """Convert the only item, a whole batch, to a fairseq batch. Context tokens get padding as targets."""
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
         target[:, :context] = self.pad
@@ -148,13 +148,13 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Yield batches with the model state as the keyword argument ``stream`` of the model."""
+        """Add the model state to each batch, as the keyword argument ``stream`` of the model."""
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the position in the epoch and, within an epoch, the model state and segmentation settings.
+        """Return the position in the epoch and, within an epoch, the model state and the segment settings.
 
         The model state is None with several processes.
         """
@@ -185,7 +185,7 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(saved["state"])
 
     def _division_settings(self) -> List[Tuple[str, str, int]]:
-        """Return (key, name in messages, value) of the segmentation settings, which must match to resume."""
+        """Return (key, name in messages, value) of the settings that must be equal when a run resumes."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.num_streams),

@@ -63,7 +63,7 @@ class StreamingLMTask(LanguageModelingTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
-        """Load the dictionary from the only data folder and create the task."""
+        """Load the dictionary and create the task. Raise InputError if there are several data folders."""
         folders = (cfg.data or "").split(os.pathsep)
         if len(folders) > 1:
             raise InputError(
@@ -94,7 +94,7 @@ class StreamingLMTask(LanguageModelingTask):
         return model
 
     def max_positions(self) -> None:
-        """Return None, because stream length is unlimited."""
+        """Return None, so that fairseq does not limit the length of the text."""
         return None
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:

@@ -100,10 +100,7 @@ def check_bitext(
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
-    """Raise InputError if a file has no lines, the line counts differ, or every pair has an empty side.
-
-    empty: number of pairs with an empty side.
-    """
+    """Raise InputError if a file is empty, the line counts differ, or all pairs have an empty side."""
     for path, count in zip(paths, counts):
         if not count:
             raise InputError(f"{path} is empty. Give a file with one sentence on each line.")
@@ -128,10 +125,7 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode a line as UTF-8, and strip surrounding whitespace. Line 1 may begin with a byte order mark.
-
-    path, number: file and line number, for the error message.
-    """
+    """Decode a line as UTF-8. Strip surrounding whitespace and, in line 1, a byte order mark."""
     try:
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -147,10 +141,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace the characters that match ``pattern``, control characters by default, with spaces.
-
-    Strip the line.
-    """
+    """Replace control characters, or what else ``pattern`` matches, by spaces, and strip the line."""
     # Most lines contain no such character. These checks are faster than the regular expression.
     if text.isprintable() and "\u2581" not in text:
         return text

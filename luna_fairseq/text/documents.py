@@ -79,10 +79,7 @@ def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
 
 
 def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
-    """Yield the line numbers and (source, target) lines of a text.
-
-    A line that contains ``<sep>`` is an error.
-    """
+    """Yield line numbers and pairs of lines. A line that contains the separator ``<sep>`` is an error."""
     for number, pair in enumerate(zip(read_lines(text.source), read_lines(text.target)), 1):
         for path, line in zip((text.source, text.target), pair):
             if SEPARATOR in line:
@@ -124,10 +121,9 @@ def cut_documents(
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
-    """Divide encoded parallel documents into pieces of consecutive sentences, and join these by a separator.
+    """Divide encoded documents into pieces of sentences, and yield each with source and target token IDs.
 
-    Yields each piece with the token IDs of its source and its target. documents: number of sentences in each
-    document. limit: maximum number of tokens in a piece.
+    documents: number of sentences in each document. limit: maximum number of tokens in a piece.
 
     In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
     yielded on its own (with None as the piece), so that the model learns to translate single sentences. In

@@ -44,10 +44,7 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print how many tokens of a text are not in the dictionary. Print nothing if there are none.
-
-    counts: numbers of "unknown" and of all "tokens", by the text's name.
-    """
+    """Print how many tokens of a text are unknown, unless there are none. counts: see :func:`write_texts`."""
     if counts["unknown"][name]:
         print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
@@ -74,10 +71,7 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Encode lines in batches of 10,000.
-
-        Yield (concatenated piece IDs, number of pieces of each line).
-        """
+        """Yield concatenated piece IDs, and each line's number of pieces, for batches of 10,000 lines."""
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 

@@ -53,10 +53,7 @@ class EncodedText:
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
-        """Return the number of tokens that are not in a dictionary.
-
-        table: dictionary index of each piece ID.
-        """
+        """Count the tokens that are not in a dictionary. table: dictionary index of each piece ID."""
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:

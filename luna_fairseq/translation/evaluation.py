@@ -141,10 +141,7 @@ class Evaluation:
         self.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Try several length penalties on the validation text, and return the one with the best BLEU.
-
-        Of several equally good penalties, the first one is returned.
-        """
+        """Return the length penalty with the best BLEU on the validation text, the first one of equals."""
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
@@ -200,10 +197,7 @@ class Evaluation:
         return folder
 
     def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
-        """Run fairseq-generate on a data folder, and return its output file ``name``.
-
-        It does not run if it has finished before with the same inputs.
-        """
+        """Run fairseq-generate on a data folder, unless it has finished before. Return its output file."""
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
         files = [*filter(None, [self.path, self.options.shortlist]), *self._data_files(data, subset)]

@@ -10,10 +10,7 @@ from luna_fairseq.errors import InputError
 
 
 def check_language(option: str, language: str) -> None:
-    """Raise InputError if a language code cannot be part of a file name or begins like an option.
-
-    option: option that gave the language, for the message.
-    """
+    """Raise InputError if a language code cannot be part of a file name or begins like an option."""
     if not language or language.startswith("-") or any(c.isspace() or c in "/\\:,$" for c in language):
         raise InputError(
             f"{option} {language!r} cannot name files. Give a language code, such as en or zh-Hans."

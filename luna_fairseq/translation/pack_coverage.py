@@ -50,10 +50,7 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Run the command: print how each decoder layer attends to its source.
-
-    For models with position-dependent attention biases, the learned biases are printed as well.
-    """
+    """Run the command: print how each decoder layer attends to its source, and learned position biases."""
     model, task = load_model(args.path, args.data)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
@@ -174,8 +171,7 @@ def _record_weights(
 ) -> None:
     """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
 
-    The attribute ``watcher`` of the cross-attention holds this function. It is called with ``packed`` and
-    ``context`` when the source is packed. Calls without them are ignored.
+    This is the attribute ``watcher`` of a cross-attention. It ignores calls without ``packed``.
     """
     if packed is not None and context is not None:
         _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)

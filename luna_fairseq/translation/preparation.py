@@ -197,20 +197,14 @@ class Preparation:
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Yield (source line, target line) of a split, tokenized if the subword method needs tokens.
-
-        description: label of the progress bar.
-        """
+        """Yield pairs of lines of a split, tokenized if the subword method needs it, with a progress bar."""
         if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.options.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text, and write its file.
-
-        Return the file name, no counts.
-        """
+        """Learn the subword model from the training text and write it. Return the file name, no counts."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:

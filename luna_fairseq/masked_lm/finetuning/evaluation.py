@@ -1,4 +1,4 @@
-"""Evaluate a fine-tuned checkpoint on a split of its task. ``luna-evaluate-task`` runs this code."""
+"""Evaluate a fine-tuned checkpoint on a split of its task (``luna-evaluate-task``)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def evaluate(
 
 
 def _describe_truncation(task: Any, split: str) -> str:
-    """Let the task truncate long examples as in training, and return a note on their number.
+    """Make a task truncate long examples as in training, and return a note on their number.
 
     Such a note is " (4 were truncated to the model's 512 positions)", or "" if no example is too long.
     """
@@ -71,7 +71,7 @@ def _describe_truncation(task: Any, split: str) -> str:
 
 
 def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
-    """Load the model, configuration and task of a checkpoint that was fine-tuned on a prepared task."""
+    """Load a fine-tuned checkpoint for a prepared task. Return its model, configuration and fairseq task."""
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     options = state["cfg"]["task"]
@@ -103,9 +103,9 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a prediction or target to a label as in the published files: a name, or a score from 0 to 5.
+    """Convert a model's prediction or target to a label as in the published files: a name, or a score.
 
-    None, the target of an example without an answer, remains None.
+    The target None of an example without an answer remains None.
     """
     if value is None:
         return None

@@ -15,7 +15,7 @@ _SPLITS = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
 
 @dataclass(frozen=True)
 class GlueTask(FineTuningTask):
-    """GLUE task, read from tab-separated files.
+    """GLUE task whose examples are lines of tab-separated files.
 
     Attributes:
         text_columns: names of the columns that contain the texts of an example.
@@ -59,9 +59,9 @@ class GlueTask(FineTuningTask):
         return examples
 
     def _find_columns(self, first_line: Sequence[str], path: Path, split: str) -> Sequence[str]:
-        """Return the column names, from the fields of the header line or from ``headerless_columns``.
+        """Return the names of the columns in a file, and raise InputError if a required one is missing.
 
-        Raises InputError if a column is missing that the split needs.
+        first_line: fields of the first line, which is the header unless the task has ``headerless_columns``.
         """
         names = [name.strip() for name in first_line]
         needed = self.text_columns if split.startswith("test") else (*self.text_columns, self.label_column)
@@ -76,7 +76,7 @@ class GlueTask(FineTuningTask):
         )
 
     def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Convert a line, keyed by column, to an example. The label is None without a label column."""
+        """Convert a line, given as fields by column, to an example. The label is None without its column."""
         texts = tuple(row[name].strip() for name in self.text_columns)
         if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(

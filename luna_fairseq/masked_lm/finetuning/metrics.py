@@ -11,7 +11,7 @@ from luna_fairseq.requirements import import_package
 def compute_metrics(
     task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]
 ) -> Dict[str, float]:
-    """Return all metrics of a task in percent, such as {"accuracy": 91.4, "f1": 88.2}."""
+    """Compare predicted and expected labels. Return metrics in percent, such as {"accuracy": 91.4}."""
     metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
     stats = import_package("scipy.stats", f"the metric of {task.name}")
     functions: Dict[str, Callable[[], float]] = {

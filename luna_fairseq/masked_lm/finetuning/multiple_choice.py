@@ -1,6 +1,6 @@
 """Multiple-choice tasks RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019).
 
-fairseq's sentence_ranking task scores each candidate answer. The model input is ``<s> candidate </s> </s>
+fairseq's task sentence_ranking scores each candidate answer. The model input is ``<s> candidate </s> </s>
 passage </s>`` for RACE and ``<s> A: candidate </s> Q: question </s>`` for CommonsenseQA. The text shared by
 all candidates is the first input of an example.
 """
@@ -38,7 +38,10 @@ class Race(FineTuningTask):
         return [example for path in files for example in self._read_passage(path)]
 
     def _read_passage(self, path: Path) -> Iterator[Example]:
-        """Yield the passage, one candidate per option, and the label of each question about a passage."""
+        """Yield an example for each question in a file. A file contains one passage and its questions.
+
+        The inputs of an example are the passage, and the question completed by each answer option.
+        """
         passage = _parse_json("\n".join(read_lines(path)), str(path))
         try:
             article = _normalize_spaces(passage["article"])
@@ -77,7 +80,7 @@ class CommonsenseQA(FineTuningTask):
         return [self._parse_question(line, location) for location, line in lines]
 
     def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line of JSON to an example, with the label None or "" if the line contains no answer."""
+        """Convert a line of JSON to an example. Its label is None or "" if the line contains no answer."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])

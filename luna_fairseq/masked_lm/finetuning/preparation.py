@@ -1,4 +1,4 @@
-"""Convert a fine-tuning task's published files to fairseq's format. ``luna-prepare-task`` runs this code."""
+"""Convert a fine-tuning task's published files to fairseq's format (``luna-prepare-task``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = 2
 
 
 class TaskPreparation:
-    """Conversion of a task's published files into the folders that fairseq reads."""
+    """Converts the published files of a fine-tuning task into the folders that fairseq reads."""
 
     def __init__(self, options: TaskOptions) -> None:
         self.options = options
@@ -58,7 +58,7 @@ class TaskPreparation:
             print_unknown(split, counts)
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode and write all splits, and return the written files and counts of tokens."""
+        """Encode and write all splits. Return the names of the written files, and counts of tokens."""
         # All files are read before anything is written, so that invalid lines are found first. Test sets and
         # additional validation sets may be missing.
         examples = {

@@ -1,4 +1,4 @@
-"""Folder of a prepared task, as read by fairseq's tasks sentence_prediction and sentence_ranking."""
+"""Write and read the folder of a prepared task, for fairseq's sentence_prediction or sentence_ranking."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PreparedTask:
 
 
 class PreparedWriter:
-    """Writer of a prepared task. The files appear in the folder only when :meth:`finish` is called.
+    """Writes the folder of a prepared task. Files appear in the folder only when :meth:`finish` is called.
 
     Attributes:
         tokens: number of tokens per split.
@@ -82,7 +82,7 @@ class PreparedWriter:
             dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """Encode the examples of a split and write them to the temporary folder."""
+        """Encode the examples of a split, and write them to a temporary folder."""
         lengths = []
         for number in range(self.task.inputs):
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
@@ -100,7 +100,7 @@ class PreparedWriter:
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
-        """Move the written files into the folder in place of earlier ones, and return their names."""
+        """Move the temporary files into the final folder, replacing earlier ones, and return their names."""
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
@@ -110,9 +110,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens [B] per example (multiple choice: with the longest candidate).
+        """Return the number of tokens [B] in the model input of each example (with its longest candidate).
 
-        ``pieces`` [N, B] has the number of pieces of the N texts of each of the B examples.
+        pieces: number of subword pieces [N, B] in each of the N texts of the examples.
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
@@ -143,7 +143,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines into fairseq's binary files. Return the number of pieces per line, and of unknown ones."""
+    """Encode lines to fairseq's binary files. Return the piece count of each line, and of unknown pieces."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

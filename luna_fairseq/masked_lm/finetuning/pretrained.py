@@ -20,7 +20,7 @@ _OPTIONS_OF_HEADS = {"pooler_activation_fn", "spectral_norm_classification_head"
 
 @dataclass(frozen=True)
 class PretrainedCheckpoint:
-    """Options and size of the model in a pretrained checkpoint.
+    """Model options, vocabulary size and maximum length read from a pretrained checkpoint.
 
     Attributes:
         path: checkpoint file.
@@ -60,7 +60,7 @@ class PretrainedCheckpoint:
         return cls(path, model_name(model), options, positions, size, stored_fingerprints(state))
 
     def check_options(self, words: Sequence[str]) -> None:
-        """Raise InputError if arguments of fairseq-train set an option that the weights depend on."""
+        """Raise InputError if the user's options of fairseq-train change the model that the weights need."""
         names = set(fixed_options(self.model)) - _OPTIONS_OF_HEADS
         fixed = {f"--{name.replace('_', '-')}" for name in names}
         for name in parse_options(words):
@@ -68,7 +68,7 @@ class PretrainedCheckpoint:
                 raise InputError(f"{name} after --: {self.path} determines this option. Remove it.")
 
     def check_dictionary(self, path: Path) -> None:
-        """Raise InputError if a dictionary file, without ``<mask>``, differs from that of the checkpoint."""
+        """Raise InputError if a dictionary file, which lacks ``<mask>``, differs from the checkpoint's."""
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do
         check_fingerprints(self.path, self.fingerprints, {"source": fingerprint(dictionary)})

@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained model with every setting in a sweep. ``luna-finetune`` runs this code."""
+"""Fine-tune a pretrained model with every setting in a sweep (``luna-finetune``)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ BEST = "checkpoint_best.pt"
 
 
 class FineTuning:
-    """Sweep of training runs that fine-tune one pretrained checkpoint on one task.
+    """Runs a sweep: fine-tunes one pretrained checkpoint on one task with several hyperparameters.
 
-    A folder of the sweep contains one folder per run, and ``finetune.json``, the record of finished runs.
+    The folder of the sweep contains one folder per run, and ``finetune.json``, the record of finished runs.
     """
 
     def __init__(self, options: FineTuningOptions) -> None:
@@ -61,7 +61,7 @@ class FineTuning:
         self.steps = FinishedSteps(options.out, "finetune.json")
 
     def run(self) -> None:
-        """Train all unfinished runs, and print the validation metrics of all runs and the best run.
+        """Train all unfinished runs of the sweep, and print their validation metrics and the best run.
 
         The best run has the highest value of the task's first metric. It is also evaluated on all other
         labeled splits, such as a second validation set. Raises InputError if all runs diverged.
@@ -92,7 +92,7 @@ class FineTuning:
                 )
 
     def _train_and_evaluate(self, name: str, setting: Setting) -> Dict[str, float]:
-        """Train a run, unless it is finished, and return its validation metrics, empty if it diverged."""
+        """Train a run, unless it is finished, and return its validation metrics. Empty if it diverged."""
         folder = self.options.out / name
         options = self._train_options(folder, setting)
         files = sorted(path for path in self.options.data.glob("*/*") if path.is_file())
@@ -114,7 +114,7 @@ class FineTuning:
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Raise InputError if the unfinished run in a folder was started with other options or data."""
+        """Raise InputError if a folder contains an unfinished run with other options or data."""
         must_match = select_fixed_options(options[1:], compares_results=True)
         must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
         must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))

@@ -23,7 +23,7 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of a sweep: values to try in all combinations, and values shared by all runs.
+    """Hyperparameters of a sweep: values that are tried in all combinations, and values shared by all runs.
 
     Attributes:
         batch_sizes: batch sizes to try.
@@ -46,7 +46,7 @@ class Settings:
     warmup: float
 
     def options(self, updates: int) -> List[str]:
-        """Return the options of fairseq-train that all runs share, for a maximum number of updates."""
+        """Return the fairseq-train options of all runs, given the maximum number of ``updates``."""
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
         words += ["--activation-dropout", self.activation_dropout, "--lr-scheduler", self.schedule]
@@ -70,7 +70,7 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return the hyperparameters of a sweep: "table-9" of the paper, or the "search" of its section 4.3."""
+    """Return a task's hyperparameters: "table-9" of the paper, or the "search" of its section 4.3."""
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
         # As in the authors' command. Table 9 has 0.1.
@@ -81,7 +81,7 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the options of fairseq-train for the task, the criterion and the best checkpoint.
+    """Return the fairseq-train options that select the task, the criterion and the metric of the best epoch.
 
     ``head`` is the name of the classification head to train.
     """
@@ -120,7 +120,7 @@ def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
 
 
 def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
-    """Return the options that accumulate gradients if only ``at_a_time`` examples of a batch fit into memory.
+    """Return the options for a batch size if only ``at_a_time`` examples fit into memory at once.
 
     Example:
         >>> accumulation_options(batch_size=32, at_a_time=8)

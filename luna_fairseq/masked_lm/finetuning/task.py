@@ -26,7 +26,7 @@ class Example:
 
 @dataclass(frozen=True)
 class FineTuningTask:
-    """Fine-tuning task and the format of its published files.
+    """Task on which a pretrained model is fine-tuned, and the format of its published files.
 
     Attributes:
         name: name of the task, such as "RTE".
@@ -57,7 +57,7 @@ class FineTuningTask:
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Return a label, or raise InputError if the task has no such label (regression: 0 to 5)."""
+        """Return the label, or raise InputError if the task has no such label (regression: 0 to 5)."""
         if self.is_regression:
             with suppress(ValueError):
                 if 0.0 <= float(label) <= 5.0:
