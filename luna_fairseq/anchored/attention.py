@@ -51,11 +51,11 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
-    """Cached keys and values of unpack attention, computed once per context; None if not needed.
+    """Keys and values that unpack attention caches once per context; None if not needed.
 
-    With a look-up or a window, queries also attend to tokens of chosen or neighbouring segments. The fields
-    ``token_padding_mask``, ``position``, ``segment`` and ``is_short`` are those of the layout of a look-up
-    (segments.py).
+    The context is divided into L segments of at most W tokens, one per row of the packed context. With a
+    look-up or a window, queries also attend to tokens of some segments. The fields ``token_padding_mask``,
+    ``position``, ``segment`` and ``is_short`` are those of :class:`luna_fairseq.anchored.segments.Layout`.
 
     Attributes:
         key: keys [B, H, L, K] projected from the packed context Y_P.
@@ -63,7 +63,7 @@ class AnchoredMemory(NamedTuple):
         pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
         token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, of the same shape.
-        row_place: centre [B, L] of each segment, in tokens, for a diagonal prior.
+        row_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior.
         token_place: centre [B, L, W] or [B, S] of each token, for a look-up with a diagonal prior.
     """
 
@@ -81,10 +81,10 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attention modules.
+    """Base class of anchored attention, in which rows of the packed sequence P prefer nearby tokens.
 
-    The context is divided into segments, runs of consecutive tokens, and each row of the packed sequence P
-    favours the tokens of one segment.
+    The context is divided into segments, runs of consecutive tokens. Each row of P prefers the tokens of its
+    segment.
     """
 
     reads_tokens = False
@@ -98,13 +98,13 @@ class AnchoredAttention(LunaAttention):
 
     @property
     def reads_only_rows(self) -> bool:  # type: ignore[override]
-        """True if queries attend only to the packed context, not to individual tokens."""
+        """True if queries attend only to the packed context, False if also to individual tokens."""
         return not self.reads_tokens
 
     def build_anchors(
         self, anchor_strength: float, diagonal: bool = False, builders: Builders = TORCH
     ) -> None:
-        """Build the parameters that anchored attention adds to Luna attention.
+        """Build the parameters that anchored attention adds to Luna attention, such as distance biases.
 
         Their order is fixed, because the optimizer state in a checkpoint stores parameters by order.
         """
@@ -132,7 +132,7 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] of pack attention, which penalizes distant tokens.
+        """Return the bias [B, H, L, S] of pack attention, which penalizes tokens far from a row's segment.
 
         Return None if this module has no such bias.
         """
@@ -148,9 +148,10 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Return the diagonal prior (diagonal.py) for keys with centres [B, N], or None if there is none.
+        """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
-        ``mask`` [B, N] is True at padding. Raises InputError if the positions of the queries are missing.
+        key_place: positions [B, N] of N keys in the source. mask [B, N] is True at padding. Return None if
+        this module has no prior. Raises InputError if the positions of the queries are missing.
         """
         if self.diagonal is None:
             return None
@@ -179,7 +180,7 @@ class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
     Row i of the packed sequence P summarizes segment i of the input, a run of consecutive tokens: in pack
-    attention it favours the tokens near the centre of the segment. In unpack attention, each token favours
+    attention it prefers the tokens near the centre of the segment. In unpack attention, each token prefers
     the rows of nearby segments. A call has the arguments and results of :class:`LunaAttention`.
 
     Args:
@@ -245,7 +246,7 @@ class AnchoredSelfAttention(AnchoredAttention):
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute unpack attention over the packed context and the tokens of each query's window.
+        """Compute attention of each token to the packed context and to the tokens in a window around it.
 
         Return the output [B, H, S, K], and the weights of rows and tokens (None if not needed).
         """
@@ -274,7 +275,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         anchor_strength: initial strength gamma of the distance bias in pack attention.
         lookup: number of segments whose tokens a query also attends to, those whose rows have the largest
             logits (0: no look-up).
-        diagonal: favour rows and tokens near the source position expected for a target token.
+        diagonal: prefer rows and tokens near the source position expected for a target token.
 
     Example:
         >>> import torch
@@ -342,11 +343,10 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return a :class:`DecodingMemory` of rows and tokens, if every query attends to all tokens.
+        """Prepare the cached keys and values for fast decoding, if every query attends to all source tokens.
 
-        The keys are concatenated once per source, for decoding. This memory does not provide attention
-        weights over the context. If queries choose segments, and on a GPU or in a recorded graph, the memory
-        is returned unchanged.
+        The result is a :class:`DecodingMemory`, which does not provide attention weights over the context. If
+        queries choose segments, and on a GPU or in a recorded graph, the memory is returned unchanged.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
@@ -384,7 +384,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, T, L] of the diagonal prior, or None without a diagonal prior."""
+        """Return the bias [B, H, T, L] of the rows: the diagonal prior, or None without a prior."""
         diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
 
@@ -396,11 +396,11 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute unpack attention over the rows of the packed context and the tokens that a query looks up.
+        """Compute attention of each query to the packed context and to the tokens of a few segments.
 
-        They are the tokens of the ``self.lookup`` segments whose rows have the query's largest logits, or all
-        tokens of a short context. Returns the output [B, H, T, K], and the weights (None if ``need_weights``
-        is False). ``geometry`` has the target positions for the diagonal prior.
+        They are the ``self.lookup`` segments whose rows have the query's largest logits. In a short context,
+        queries attend to all tokens. Returns the output [B, H, T, K], and the weights (None if
+        ``need_weights`` is False). ``geometry`` has the target positions for the diagonal prior.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)

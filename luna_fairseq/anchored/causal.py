@@ -11,8 +11,8 @@ from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 class DecayingCausalAttention(LunaCausalAttention):
     """Luna causal attention that multiplies the weight of a token n positions earlier by ``exp(-n d)``.
 
-    Each head learns its d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that the
-    memory of the heads ranges from a few words to hundreds of words.
+    Each head learns its decay rate d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that
+    the memory of the heads ranges from a few words to hundreds of words.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -20,5 +20,5 @@ class DecayingCausalAttention(LunaCausalAttention):
         self.decay = LearnedStrength(alibi_slopes(self.num_heads))
 
     def log_decay(self) -> Tensor:
-        """Return the logarithm of the learned decay per position, a negative number per head."""
+        """Return the learned log decay per position, -d, one negative number per head."""
         return -self.decay()

@@ -1,4 +1,4 @@
-"""Look-up attention: choice of the segments that each query attends to, and products with their tokens.
+"""Look-up attention: choose the segments that each query attends to, and multiply with their tokens.
 
 A query chooses the N of L segments whose rows have the largest logits, and attends to their M = N * W tokens
 (segments.py). Other letters: batch size B, H heads of dimension K, T queries.
@@ -16,9 +16,9 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Return the indices [B, H, T, N] of the N segments whose rows have a query's largest logits.
+    """Return the indices [B, H, T, N] of the N text segments to whose tokens each query attends.
 
-    ``rows`` [B, H, T, L] are these logits, and N is ``number``, at most L. ``best_first`` sorts by logit.
+    They have the ``number`` largest logits in ``rows`` [B, H, T, L], if ``best_first`` sorted by logit.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -29,11 +29,11 @@ def choose_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose ``number`` segments for each query, and prepare the products with their tokens.
+    """Choose ``number`` text segments for each query, and prepare the products with their tokens.
 
-    Queries of a short context attend to its first segments, which have all its tokens. If a batch has a
-    short context, all queries of the batch choose as many segments as the short context needs. In a long
-    context, the segments after the first ``number`` are surplus, and are masked.
+    rows: logits [B, H, T, L] by which segments are chosen. In a short context, queries attend to all tokens,
+    which are in its first segments. If a batch has a short context, all its queries get as many segments as
+    this requires. In a long context, the segments after the first ``number`` are surplus, and are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -49,9 +49,10 @@ def read_chosen(
 
 
 class ChosenTokens(NamedTuple):
-    """Tokens of the segments chosen by each query in look-up attention.
+    """Tokens of the N text segments that each query has chosen in look-up attention.
 
     Attributes:
+        segments: keys and values of all tokens, arranged by segment.
         segment: indices [B, H, T, N] of the chosen segments.
         pairs: the same choice, arranged for fast products.
         unread: mask [B, N], True at the surplus segments of long contexts (see :func:`read_chosen`).
@@ -64,7 +65,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of the tokens in a query's segments, True at padding and in surplus segments."""
+        """Mask [B, H, T, M] of the M tokens that each query has chosen, True at padding or surplus tokens."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -73,30 +74,30 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Centres [B, H, T, M] of the tokens in a query's segments.
+        """Positions [B, H, T, M] in the context of the M tokens that each query has chosen.
 
-        Token t of the context has the centre t + 1/2.
+        Token t of the context has the position t + 1/2.
         """
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the dot products [B, H, T, M] of the queries with the keys of the tokens they attend to.
+        """Compute the dot products [B, H, T, M] of queries with the keys of the M tokens they have chosen.
 
-        These are the M tokens of the segments that the query has chosen. q is [B, H, T, K].
+        q: queries [B, H, T, K].
         """
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Compute the weighted sum [B, H, T, K] of the values of the M tokens that each query attends to.
+        """Compute the weighted sum [B, H, T, K] of the values of the M tokens that each query has chosen.
 
-        The weights are [B, H, T, M].
+        weights: attention weights [B, H, T, M].
         """
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather a number x [B, L, W] of each token for the M tokens that each query attends to."""
+        """Gather a number of each token, x [B, L, W], for the M tokens that each query has chosen."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

@@ -1,4 +1,4 @@
-"""Factory that builds the attention modules of a decoder with anchored attention and its extensions."""
+"""Build the attention modules of a decoder with anchored attention and its extensions."""
 
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
@@ -26,7 +26,7 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
-    """Return the factory of a decoder's attention modules, Luna's or anchored ones as ``cfg`` selects."""
+    """Return the factory for a decoder's attention modules, Luna's or anchored ones as options select."""
     extension, defaults = extension_options(cfg), ExtensionOptions()
     if extension._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions(options)
@@ -34,9 +34,9 @@ def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAtten
 
 
 def target_separator(cfg: Any) -> Optional[int]:
-    """Return the id of the token between the target sentences of a document, or None without documents.
+    """Return the id of the token that separates the target sentences of a document, or None.
 
-    ``cfg.separators`` is the pair of ids in source and target.
+    ``cfg.separators`` is the pair of ids in source and target, or None if texts are single sentences.
     """
     separators = getattr(cfg, "separators", None)
     return separators[1] if separators else None
@@ -44,10 +44,10 @@ def target_separator(cfg: Any) -> Optional[int]:
 
 @dataclass(frozen=True)
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory that builds the attention modules of a decoder with the extensions that the options enable.
+    """Factory for the attention modules of a decoder with the extensions that the options enable.
 
-    ``separator`` is the id of the target token that separates the sentences of a document, at which the
-    diagonal restarts. None if a target is one sentence.
+    ``separator`` is the id of the target token that separates the sentences of a document. The diagonal prior
+    counts positions from it. None if a target is one sentence.
     """
 
     extension: ExtensionOptions
@@ -55,7 +55,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Features of the attention modules for which distances and positions of tokens must be computed."""
+        """Features of the attention modules that need distances or positions of tokens."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed
@@ -72,7 +72,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
-        """Build softmax, anchored or Luna attention to the source, as the options of the extension say.
+        """Build attention to the source: softmax, anchored or Luna attention, as the options select.
 
         If ``update_packed`` is False, softmax attention has no pack attention.
         """
@@ -102,10 +102,11 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         dtype: torch.dtype,
         before: Optional[UnfinishedSentence] = None,
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
-        """Compute the target positions that the diagonal prior of all layers needs.
+        """Compute the positions of target tokens that the diagonal prior of all layers needs.
 
-        With a separator, also return the unfinished sentence of each hypothesis, the state for the next
-        call. Both results are None without a diagonal prior, and the second is None without a separator.
+        With a separator of sentences, also return the unfinished sentence of each hypothesis, which the next
+        call gets as ``before``. Both results are None without a prior, and the second is None without a
+        separator.
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

@@ -1,7 +1,7 @@
 """Cached keys and values of a source sentence, prepared for fast incremental decoding.
 
-The logit scale, the padding mask, the token biases and the key positions do not depend on the query, and are
-applied once per source. diagonal.py defines the diagonal prior.
+The logit scale, the padding mask, the biases of tokens and the positions of keys do not depend on the query,
+and are applied once per source. diagonal.py defines the diagonal prior.
 
 Shapes: batch size B, H heads of dimension K, T queries, N keys. ``padding_mask`` [B, N] is True at padding.
 """
@@ -21,9 +21,12 @@ FAR_AWAY = 1e15
 
 
 class KeyPlaces(NamedTuple):
-    """Centre c of each key and length ratio r, both multiplied by the strength gamma of the prior, and gamma.
+    """Positions of keys in the source, for a diagonal prior, multiplied by its strength gamma.
 
-    place: gamma c [B, H, 1, N]. ratio: gamma r [B, H, 1, 1]. strength: gamma [B, H, 1, 1].
+    Attributes:
+        place: gamma times the position of each key, [B, H, 1, N].
+        ratio: gamma times the ratio of source to target length, [B, H, 1, 1].
+        strength: gamma [B, H, 1, 1].
     """
 
     place: Tensor
@@ -34,7 +37,8 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
-    The N keys are those of all source tokens, in a look-up after those of the L rows of the packed context.
+    The N keys are those of all source tokens. In a look-up, those of the L rows of the packed context precede
+    them.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
@@ -54,18 +58,20 @@ class DecodingMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
-        """Compute attention for queries q [B, H, T, K], not yet scaled by K^-0.5, at positions ``target``.
+        """Compute attention from queries q [B, H, T, K] to the cached keys.
 
-        Return the output [B, H, T, K], and the attention weights [B, H, T, N] before dropout.
+        target: positions of the queries in the target, for a diagonal prior. The queries are not yet scaled
+        by K^-0.5. Return the output [B, H, T, K], and the attention weights [B, H, T, N] before dropout.
         """
         weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
         return dropped @ self.value, weights
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Return the bias [B, H, T, N] of the logits, with the diagonal prior if there is one.
+        """Return the bias [B, H, T, N] of the logits, including the diagonal prior if there is one.
 
-        The prior is 0 for the nearest key and at least ``-MAX_PENALTY``.
+        target: positions of the queries in the target. The prior is 0 for the nearest key and at least
+        ``-MAX_PENALTY``.
         """
         if self.places is None:
             return self.bias
@@ -87,9 +93,10 @@ class DecodingMemory(NamedTuple):
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the key, value and bias of a :class:`DecodingMemory`.
+    """Scale and mask keys and values once, for a :class:`DecodingMemory`.
 
-    The keys [B, H, N, K] are scaled and transposed, and the values and the bias are masked at padding.
+    The keys [B, H, N, K] are also transposed. Values are 0 and biases strongly negative at padding. Returns
+    keys, values and biases.
     """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:
@@ -101,7 +108,7 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the key centres ``place`` [B, N] and the length ratio [H] by the strength gamma [H]."""
+    """Multiply the positions of keys, ``place`` [B, N], and the length ratio [H] by the strength [H]."""
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)
     gamma = strength.view(1, -1, 1, 1).expand(len(place), -1, -1, -1)

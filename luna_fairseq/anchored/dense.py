@@ -18,10 +18,12 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class Tokens(NamedTuple):
-    """Keys and values [B, H, S, K] of the context tokens, in context order.
+    """Keys and values [B, H, S, K] of the context tokens, in the order of the context.
 
-    ``segment`` is that of a dense :class:`luna_fairseq.anchored.segments.Layout`. ``place`` is the centre
-    [B, S] of each token, in tokens from the start of the context, for a diagonal prior.
+    Attributes:
+        segment: index [B, S] of the segment of each token. A query attends to the token only if it has chosen
+            the segment. At -1, and everywhere if None, every query attends to the token.
+        place: position [B, S] of each token in the context, for a diagonal prior.
     """
 
     key: Tensor
@@ -43,10 +45,11 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`, up to rounding.
+    """Compute look-up attention as softmax attention to the L rows and all S tokens, with a mask.
 
-    Returns the output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the L rows
-    first (None if ``need_weights`` is False).
+    The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Returns the
+    output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the rows first (None if
+    ``need_weights`` is False).
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -71,7 +74,7 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split the weights of :func:`dense_attention` into those of the L rows of P and of the S tokens.
+    """Split the weights of :func:`dense_attention` into those of the L rows and of the S tokens.
 
     ``weights`` is [B, H, T, L + S'] with S' <= S. The last S - S' tokens get the weight 0.
     """
@@ -80,9 +83,9 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
 
 
 def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask [B, H, T, S], True at tokens whose segment [B, S] is -1 or was chosen by the query.
+    """Return a mask [B, H, T, S], True at tokens whose ``segment`` [B, S] is -1 or chosen by a query.
 
-    ``chosen`` [B, H, T, N] has the indices of the segments that each query chose among L.
+    chosen: indices [B, H, T, N] of the segments that each query has chosen, out of L.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

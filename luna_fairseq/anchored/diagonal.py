@@ -25,7 +25,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the bias [B, H, T, N] from its definition, as a reference for tests."""
+    """Compute the bias [B, H, T, N] of the diagonal prior from its definition, as a reference for tests."""
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
     o = 0 if origin is None else origin.to(strength.dtype)[:, None, :, None]
@@ -33,7 +33,9 @@ def naive_diagonal_bias(
 
 
 class Diagonal(NamedTuple):
-    """Diagonal prior for one batch, created by :func:`find_diagonal`. Distances are divided by the width.
+    """Diagonal prior of one batch: a bias toward keys near the source position expected for a query.
+
+    :func:`find_diagonal` computes it. Distances are divided by the width of the prior.
 
     Attributes:
         strength: gamma [H, 1, 1].
@@ -50,17 +52,18 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior of the examples with the given indices (a vector)."""
+        """Return the diagonal prior of some examples of the batch, given their indices (a vector)."""
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
-        """Return the bias [B, H, T, N], 0 at the nearest key of a query and at least ``-MAX_PENALTY``."""
+        """Return the bias [B, H, T, N] of N keys: 0 for the nearest key, and at least ``-MAX_PENALTY``."""
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias [B, H, T, M] of keys with other centres, relative to the nearest key of ``bias``.
+        """Return the bias [B, H, T, M] of keys at other source positions ``place``.
 
-        The bias is positive at a key that is nearer. The centres ``place`` broadcast to [B, H, T, M].
+        It is relative to the nearest key of :meth:`bias`, and positive at a key that is nearer. The positions
+        broadcast to [B, H, T, M].
         """
         # gamma * nearest - gamma / width * distance. Multiplying the factors first is cheaper, because there
         # are more distances than factors.
@@ -77,9 +80,11 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute the diagonal prior of a batch, in float32 or float64.
+    """Compute the diagonal prior of a batch, in float32 or float64: a bias toward keys near the diagonal.
 
-    Keys where ``masked`` [B, N] is True never count as the nearest key.
+    strength, ratio: learned gamma and length ratio [H]. query_place: target position [B, T] of each query.
+    key_place: source position [B, N] of each key. masked: [B, N], True at keys that never count as the
+    nearest key. origin: number [B, T] of source tokens before the aligned sentence.
     """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]

@@ -1,4 +1,4 @@
-"""Factory that builds the attention modules of an encoder with anchored attention."""
+"""Build the attention modules of an encoder with anchored attention."""
 
 from dataclasses import dataclass
 from typing import Any, Optional
@@ -15,7 +15,7 @@ from luna_fairseq.modules.options import EncoderOptions
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory of an encoder's attention modules, Luna's or anchored ones as ``cfg`` selects."""
+    """Return the factory for an encoder's attention modules, Luna's or anchored ones as options select."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -24,13 +24,13 @@ def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAtten
 
 @dataclass(frozen=True)
 class AnchoredEncoderAttentions(EncoderAttentions):
-    """Factory that builds the attention modules of an encoder with anchored attention."""
+    """Factory for the attention modules of an encoder with anchored attention."""
 
     extension: ExtensionOptions
 
     @property
     def needs(self) -> Needs:
-        """Features of the attention modules for which distances and positions of tokens must be computed."""
+        """Features of the attention modules that need distances or positions of tokens."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 

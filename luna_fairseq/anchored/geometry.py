@@ -17,11 +17,13 @@ from luna_fairseq.modules.batch import Source
 class Needs(NamedTuple):
     """Features of attention modules that need distances or positions of tokens, 0 or False if not used.
 
-    ``pack_heads`` is the number of pack attention heads with a distance bias. ``unpack`` is True if unpack
-    attention has a distance bias. ``window`` is the number of segments around a query, and ``lookup`` the
-    number of segments chosen by a query, to whose tokens the query attends. ``diagonal`` is True if
-    cross-attention has a diagonal prior. ``for_export`` requests tensors that are valid for all sequence
-    lengths.
+    Attributes:
+        pack_heads: number of pack attention heads with a distance bias.
+        unpack: True if unpack attention has a distance bias.
+        window: number of neighbouring segments to whose tokens a query attends.
+        lookup: number of segments that a query chooses, to whose tokens it attends.
+        diagonal: True if cross-attention has a diagonal prior.
+        for_export: True to compute tensors that are valid for all sequence lengths.
     """
 
     pack_heads: int = 0
@@ -33,18 +35,19 @@ class Needs(NamedTuple):
 
 
 class ContextGeometry(NamedTuple):
-    """Distances and positions in a batch of contexts, shared by all layers; None if not needed.
+    """Distances and positions of the tokens in a batch of contexts, shared by all layers.
 
-    Distances are in segment widths, minus the distance of the nearest token or row. Centres are in tokens
-    from the start of the context.
+    Row i of the packed sequence P summarizes segment i, a run of tokens. Distances are in segment widths,
+    minus the distance of the nearest token or row. Positions are in tokens from the start of the context.
+    Fields that are not needed are None.
 
     Attributes:
         pack_distance: distance [B, H, L, S] from the centre of each segment to each token.
         unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
         window: a :class:`luna_fairseq.anchored.window.Window`.
         layout: a :class:`luna_fairseq.anchored.segments.Layout` for a look-up.
-        row_place: centre [B, L] of each segment.
-        token_place: centre [B, S] of each token.
+        row_place: position [B, L] of the centre of each segment.
+        token_place: position [B, S] of the centre of each token.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -56,7 +59,7 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Positions of the queries, n hypotheses of T tokens for each of B sources, for the diagonal prior.
+    """Positions of target tokens, for a diagonal prior: n hypotheses of T tokens for each of B sources.
 
     Attributes:
         place: zero-based index [B, n * T] of each query's token in the target, or in its sentence of a
@@ -73,13 +76,13 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Fill in ``middle`` (place + 1/2) and ``width`` (sqrt(place + 1)) of target positions, in ``dtype``."""
+    """Fill in the fields ``middle`` and ``width`` of target positions, which the diagonal prior needs."""
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
-    """Compute the distances and positions that attention modules with the features ``needs`` use.
+    """Compute the distances and positions that attention modules with the given features need.
 
     Only the shapes, dtype and device of the context [S, B, C] and of P [L, B, C] are used.
     """

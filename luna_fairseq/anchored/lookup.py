@@ -43,15 +43,15 @@ def naive_lookup_attention(
     row_bias: Optional[Tensor] = None,
     token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute look-up attention from its definition, with a weight for every query and token.
+    """Compute look-up attention from its definition, as a reference for the fast implementations.
 
-    Queries attend to the rows of the packed context and to the tokens of the ``number`` segments whose rows
-    have the largest logits.
+    Queries attend to the L rows of the packed context, each of which summarizes a segment of the context, and
+    to the tokens of the ``number`` segments whose rows have the largest logits.
 
     ``token_k`` and ``token_v`` are the keys and values [B, H, S, K] of the tokens, ``context_padding_mask``
     [B, S] is True at padding, and the biases [B, H, T, L] and [B, H, T, S] are added to the logits of rows
-    and tokens. Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights
-    [B, H, T, S] of the tokens, 0 for tokens that a query does not attend to.
+    and tokens. Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights [B, H,
+    T, S] of the tokens, 0 for tokens that a query does not attend to.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -83,7 +83,9 @@ def naive_lookup_attention(
 
 
 class LookedUp(NamedTuple):
-    """Output [B, H, T, K] of look-up attention, and its attention weights.
+    """Output [B, H, T, K] and attention weights of look-up attention.
+
+    Queries attend to L rows of the packed context, and to the tokens of N segments that they have chosen.
 
     Attributes:
         row_weights: weights [B, H, T, L] of the rows.
@@ -108,11 +110,12 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """Compute :func:`naive_lookup_attention` up to rounding, from tokens arranged by segment.
+    """Compute look-up attention from tokens that are arranged by segment.
 
     Queries attend to the L rows of the packed context, and to the tokens of the ``number`` segments (runs of
     at most W tokens) whose rows have the largest logits. A query has at most L + max(number * W, 64 + W)
-    keys; see :func:`read_chosen` for short contexts.
+    keys; see :func:`read_chosen` for short contexts. The result equals :func:`naive_lookup_attention` up to
+    rounding.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -200,11 +203,12 @@ def mixed_lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> Tensor:
-    """Compute the output of look-up attention for a batch that may mix short and long contexts.
+    """Compute the output of look-up attention for a batch that may have short and long contexts.
 
-    If 64 tokens require more than ``number`` segments, short and long contexts are processed separately, so
-    that a short context does not slow down the long ones. On a GPU or in a compiled or exported graph, the
-    batch is not split, because the number of short contexts is not known in advance.
+    In a short context, queries attend to all tokens. If they are in more than ``number`` segments, short and
+    long contexts are processed separately, so that a short context does not slow down the long ones. On a GPU
+    or in a compiled or exported graph, the batch is not split, because the number of short contexts is not
+    known in advance.
     """
     if LOOKUP_FORMS.choose(segments, number) == "segments":
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
@@ -229,7 +233,7 @@ def mixed_lookup_attention(
 
 
 def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Concatenate the tokens of the first ``number`` segments of each context.
+    """Return the tokens of the first ``number`` segments of each context, in order.
 
     In a short context, these are all tokens.
     """
@@ -242,7 +246,7 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
 
 
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
-    """Arrange the weights of :func:`lookup_attention` by token: rows [B, H, T, L] and tokens [B, H, T, S].
+    """Convert the weights of look-up attention to those of L rows [B, H, T, L] and S tokens [B, H, T, S].
 
     position: position [B, L, W] in the context of each token of each segment. S: length of the context.
     """

@@ -23,7 +23,7 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of anchored attention from the attributes of a configuration.
+    """Read the options of anchored attention and related features from a configuration's attributes.
 
     Raises InputError if an option needs another that is not set, or excludes another that is set.
     """

@@ -32,9 +32,9 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Prepare products of M queries with the tokens of their segments, by copies or in blocks of queries.
+    """Prepare fast products of M queries with the tokens of the text segments they attend to.
 
-    segment: indices [M, N] of the N segments that each query attends to, less than R.
+    segment: indices [M, N] of the N segments of each query, out of R.
     """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
@@ -53,25 +53,25 @@ PAIR_FORMS = FormTable(
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products [M, N * W] of M queries [M, K] with the keys of the tokens in their segments.
+    """Compute the dot products [M, N * W] of queries q [M, K] with the keys of the tokens they attend to.
 
-    Each query has N of R segments of W tokens. The keys are [R, W, K].
+    Each query attends to N of R segments of W tokens. The keys are [R, W, K].
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """Compute the weighted sum [M, K] of the values of the tokens in the segments of each of M queries.
+    """Compute the weighted sum [M, K] of the values of the tokens that each of M queries attends to.
 
-    Each query has N of R segments of W tokens. The weights are [M, N * W] and the values [R, W, K].
+    Each query attends to N of R segments of W tokens. The weights are [M, N * W] and the values [R, W, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
 
 
 class _Scores(torch.autograd.Function):
-    """Autograd function of :func:`scores` that saves only its inputs."""
+    """Autograd function of :func:`scores` that saves only its inputs for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, pairs_class: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class _Scores(torch.autograd.Function):
 
 
 class _WeightedSum(torch.autograd.Function):
-    """Autograd function of :func:`weighted_sum` that saves only its inputs."""
+    """Autograd function of :func:`weighted_sum` that saves only its inputs for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, pairs_class: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
@@ -112,53 +112,52 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of few queries with the tokens of their segments, which are copied for every query.
+    """Products of few queries with the tokens of text segments, which are copied for every query.
 
-    ``segment`` [M, N] has the indices of the N segments of each of M queries.
+    ``segment`` [M, N] has the indices of the N segments that each of M queries attends to.
     """
 
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot products [M, N * W] of queries x [M, K] with the keys in their segments.
+        """Compute the dot products [M, N * W] of queries x [M, K] with the keys of the tokens they attend to.
 
         ``table`` holds the keys [R, W, K] of R segments of W tokens.
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute the weighted sum [M, K] of the values in the segments of each query.
+        """Compute the weighted sum [M, K] of the values of the tokens that each query attends to.
 
         ``table`` holds the values [R, W, K] of R segments of W tokens.
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Sum the outer products of weights and queries: the gradient of a table of keys or values.
+        """Sum ``weight * x`` over the queries that attend to a token: the gradient of a table.
 
-        The result [R, W, K] has for each of W tokens of R segments the sum of ``weight * x`` over the M
-        queries. weights: weight or gradient [M, N * W] of each query for the tokens of its N segments.
-        x: queries or output gradients [M, K].
+        The result is [R, W, K] for R segments of W tokens. weights: weight or gradient [M, N * W] of each
+        query for the tokens of its N segments. x: queries or output gradients [M, K].
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Copy the vectors [M, N * W, K] of the tokens in each query's segments from ``table`` [R, W, K]."""
+        """Copy the vectors [M, N * W, K] of the tokens that each query attends to from a table [R, W, K]."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
 class Blocks(NamedTuple):
-    """Products of queries with the tokens of their segments, in blocks of queries that share a segment.
+    """Products of queries with the tokens of text segments, in blocks of queries that share a segment.
 
-    Pair p is query ``p // N`` with the segment in column ``p % N`` of ``segment``. Pairs are sorted by
-    segment and divided into blocks of c pairs with the same segment, the last of which may be partly empty.
-    There are always ``M * N // c + R`` blocks, so that no tensor shape depends on the choice of segments.
+    Pair p consists of query ``p // N`` and the segment in column ``p % N`` of ``segment``. Pairs are sorted
+    by segment and divided into blocks of c pairs with the same segment, the last of which may be partly
+    empty. There are always ``M * N // c + R`` blocks, so that no tensor shape depends on the choice of
+    segments.
 
-    Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0,
-    1], [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks
-    are::
+    Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0, 1],
+    [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::
 
         block            0      1      2      3      4      5
         block_segment    0      0      1      2      2      2
@@ -201,7 +200,7 @@ class Blocks(NamedTuple):
         return sums
 
     def _block_size(self) -> int:
-        """Return c, the number of pairs that fit into a block."""
+        """Return the number of queries that fit into a block."""
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
@@ -218,12 +217,15 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries [blocks, c, K] of the pairs ``pair[places]``, undefined at empty positions."""
+        """Gather the queries of some blocks, [blocks, c, K], undefined at empty positions.
+
+        places: slice of ``pair``, the positions of all blocks.
+        """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
 
     def _gather_weights(self, weights: Tensor) -> Tensor:
-        """Arrange weights [M, N * W] by block, as [blocks, c, W], with 0 at empty positions."""
+        """Arrange weights [M, N * W] by block, as [blocks, c, W], with 0 at empty positions of a block."""
         pair_weights = weights.reshape(self.segment.numel(), -1)
         arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
             0, self.pair
@@ -235,9 +237,10 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort the pairs of queries and segments by segment, and divide them into blocks.
+    """Divide queries into blocks that attend to the same text segment, with an entry per query and segment.
 
-    segment: indices [M, N] of each query's segments, less than R. Within a segment, pairs keep their order.
+    segment: indices [M, N] of the segments of each query, out of R. Within a segment, queries keep their
+    order.
     """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"

@@ -19,7 +19,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute :func:`anchor_distances` directly from the definition, as a reference for tests."""
+    """Compute the distances of :func:`anchor_distances` from their definition, as a reference for tests."""
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
     distances = torch.zeros(B, num_heads, L, S, dtype=torch.float64)
@@ -36,9 +36,10 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """Compute the distances [B, H, L, S] from each segment's centre to each token's, in segment widths.
+    """Compute the distances [B, H, L, S] from the centre of each text segment to each token.
 
-    The distances are in float32. H is ``num_heads``, and each head has its own centres.
+    There is a segment for each of L rows of the packed sequence. Distances are in segment widths and in
+    float32. The centres differ between the H = ``num_heads`` heads.
     """
     place = token_places_in_segments(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
@@ -49,15 +50,15 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the distance of the nearest key (last dimension), so that the bias of this key is 0.
+    """Subtract the distance of the nearest key (last dimension) from all distances.
 
-    :func:`distance_bias` limits the bias of distant keys, and thus never the bias of the nearest.
+    :func:`distance_bias` is then 0 for the nearest key, and its limit never affects this key.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` to add to attention logits.
 
     ``strength`` is [H], and ``distance`` is [B, H or 1, ...], with the heads in dimension 1.
     """
@@ -66,15 +67,15 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the centre [B, S] of each token, in segment widths from the start of the context."""
+    """Return the position [B, S] of each token's centre, in segment widths from the start of the context."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the centres of all segments [B, L] and of all tokens [B, S], in tokens from the start.
+    """Return the positions of the centres of all text segments [B, L] and of all tokens [B, S].
 
-    The centres of the segments are without the shift of the heads.
+    They are in tokens from the start of the context. The shift of the centres between heads is not included.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)

@@ -29,7 +29,10 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the context tokens for a look-up, by segment or dense.
+    """Arrangement of the context tokens for look-up attention: by segment [L, W], or dense.
+
+    A segment is a run of at most W tokens, one per row of the packed sequence. A dense layout keeps the order
+    of the context.
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
@@ -46,14 +49,14 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B], True for contexts of at most 64 tokens, not counting padding."""
+    """Return a mask [B], True for contexts of at most 64 tokens, of which queries read all tokens."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
 class LayoutCall(NamedTuple):
-    """Arguments of :func:`find_layout`, which select a layout.
+    """Arguments of :func:`find_layout`, from which a layout of tokens is selected.
 
-    ``num_rows`` is L, and ``number`` is the number of segments that each query chooses.
+    ``num_rows`` is the number L of segments, and ``number`` the number of segments that each query chooses.
     """
 
     context_padding_mask: Tensor
@@ -67,17 +70,17 @@ class LayoutCall(NamedTuple):
         return self.context_padding_mask.size(1)
 
     def needs_more_segments(self) -> bool:
-        """Return True if a short context, which is read in full, needs more segments than a query chooses.
+        """Return True if the 64 tokens of a short context need more segments than a query chooses.
 
-        Return False if the segments that a query chooses have room for 64 tokens.
+        Queries attend to all tokens of a short context.
         """
         W = max_segment_tokens(self.length, self.num_rows)
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if a context has at most 64 tokens, or while torch records a graph.
+        """Return True if a context has at most 64 tokens, or if this is unknown.
 
-        A graph cannot read the values of the mask. Return False if all contexts are longer.
+        It is unknown while torch records a graph, which cannot read the values of the mask.
         """
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
@@ -115,10 +118,11 @@ LAYOUT_FORMS = FormTable(
 def find_layout(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
 ) -> Layout:
-    """Compute the layout of a batch for a look-up, in which each query chooses ``number`` segments.
+    """Compute the layout of context tokens for look-up attention.
 
-    ``LAYOUT_FORMS`` says which layout is chosen. With ``for_export``, it is one that is valid for all
-    lengths, because an exported graph cannot branch on the length.
+    number: number of text segments that each query chooses. for_export: return a layout that is valid for all
+    lengths, because an exported graph cannot branch on the length. ``LAYOUT_FORMS`` lists the layouts and
+    when each is selected.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
@@ -136,21 +140,24 @@ def find_layout(
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the dense layout with the segment index of each token, -1 in short contexts."""
+    """Return the dense layout: tokens in context order, each with the index of its segment.
+
+    The index is -1 in short contexts, in which queries attend to all tokens.
+    """
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     whole = is_short_context(context_padding_mask)[:, None]
     return Layout(None, context_padding_mask, segment.masked_fill(whole, -1))
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return W, the number of tokens in the longest segment if S tokens are split into L segments."""
+    """Return the number of tokens in the longest segment if S tokens are divided into L segments."""
     return (S + L - 1) // L
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     """Return how many of L segments of W tokens a query attends to: ``number``, but at most L.
 
-    With ``has_short``, return at least as many as hold 64 tokens, for short contexts in the batch.
+    With ``has_short``, they must hold at least the 64 tokens of a short context.
     """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
@@ -158,10 +165,10 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 
 
 class Segments(NamedTuple):
-    """Keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
+    """Keys and values of the context tokens, arranged by segment as [B, H, L, W, K].
 
-    ``padding_mask`` and ``is_short`` are those of :class:`Layout`. ``place`` is the centre [B, L, W] of each
-    token, in tokens from the start of the context.
+    A segment is a run of at most W tokens. ``padding_mask`` and ``is_short`` are those of :class:`Layout`.
+    ``place`` is the position [B, L, W] of each token's centre, in tokens from the start of the context.
     """
 
     key: Tensor
@@ -171,12 +178,15 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of the examples with the given indices (a vector)."""
+        """Return the keys and values of some examples of the batch, given their indices (a vector)."""
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the index [B, S] of each token's segment, ``(t + 1/2) L / n`` rounded down for token t of n."""
+    """Return the index [B, S] of the segment to which each token belongs.
+
+    For token t of n in L segments, it is ``(t + 1/2) L / n``, rounded down.
+    """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
 
@@ -184,11 +194,11 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 def token_positions(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, in_order: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Return the positions [B, L, W] in the context of each segment's tokens, and a mask of the same shape.
+    """Return the positions [B, L, W] in the context of the tokens of each segment, and a mask [B, L, W].
 
     The mask is True where a segment has no token. In contexts where ``in_order`` [B] is True, the tokens fill
-    the segments in order. For example, five tokens after one padding token have the positions
-    [[1, 2, -], [3, 4, 5]] in two segments, or in order [[1, 2, 3], [4, 5, -]].
+    the segments in order. For example, five tokens after one padding token have the positions [[1, 2, -], [3,
+    4, 5]] in two segments, or in order [[1, 2, 3], [4, 5, -]].
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -214,14 +224,20 @@ def token_positions(
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
-    """Arrange keys and values [B, H, S, K] by segment. If both are the same tensor, they share one copy."""
+    """Arrange keys and values [B, H, S, K] by segment.
+
+    If both are one tensor, the results are one as well.
+    """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)
     return Segments(arranged, values, layout.padding_mask, is_short=layout.is_short)
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Arrange x [B, H, S, K] by segment, as [B, H, L, W, K], given the positions of :class:`Layout`."""
+    """Gather the vectors of tokens, x [B, H, S, K], by text segment, as [B, H, L, W, K].
+
+    position: position [B, L, W] in the context of each token of each segment.
+    """
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)
     token = (position + sentences[:, None, None]).flatten()

@@ -9,7 +9,12 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Index [B * n] of the unfinished sentence in each target, and index [B * n] of its first token."""
+    """Last sentence of each target in a batch, which the next tokens continue.
+
+    Attributes:
+        sentence: index [B * n] of the sentence in the target.
+        beginning: index [B * n] of its first token in the target.
+    """
 
     sentence: Tensor
     beginning: Tensor
@@ -20,9 +25,9 @@ def number_within_sentences(
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
     """Return each token's index in its sentence, its sentence's index, and the unfinished sentence.
 
-    ``place`` [B * n, T] is the index of each token in the target, without padding. ``begins`` marks the
-    first token of each sentence, a separator in a target shifted right. ``before`` is the preceding
-    unfinished sentence.
+    place: index [B * n, T] of each token in the target, without padding. begins: mask, True at the first
+    token of a sentence, a separator in a target shifted right. before: unfinished sentence of the preceding
+    tokens.
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:
@@ -41,9 +46,9 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before source sentence k, if ``sentence`` [B * n, T] is k at a target token.
+    """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
 
-    ``number`` is from :func:`sentence_numbers`. Without a source sentence k, all source tokens count.
+    number: result of :func:`sentence_numbers`. If the source has fewer sentences, all tokens count.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

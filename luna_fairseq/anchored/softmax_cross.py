@@ -19,7 +19,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values [B, H, S, K] of the source tokens, and token centres [B, S] if needed."""
+    """Cached keys and values [B, H, S, K] of the source tokens, and token positions [B, S] if needed."""
 
     key: Tensor
     value: Tensor
@@ -29,7 +29,7 @@ class SoftmaxMemory(NamedTuple):
 class SoftmaxCrossAttention(AnchoredAttention):
     """Softmax cross-attention to all source tokens, with the interface of :class:`LunaAttention`.
 
-    Pack attention still updates P for the self-attention of the next layer.
+    Pack attention still updates the packed sequence P for the self-attention of the next layer.
 
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention (None: no bias).
@@ -61,7 +61,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def has_projection(self, name: str) -> bool:
         """Return True for "unpack_q" and, if this module updates P, the projections of pack attention.
 
-        Return False for all others. They would have no gradient, which breaks distributed training.
+        An unused projection would get no gradient, which is an error in distributed training.
         """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
@@ -75,9 +75,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
         """Compute the packed context [L, B, C], and cache the keys and values of the source tokens.
 
-        The packed context is the attention of the packed sequence P to the source. It is None if this module
-        does not update P. ``need_weights`` has no effect here: queries attend to the source tokens directly,
-        so :meth:`unpack` does not need the weights of P.
+        The packed context is the attention of the packed sequence P to the source, or None if this module
+        does not update P. ``need_weights`` has no effect: queries attend to the source tokens directly, so
+        :meth:`unpack` does not need the weights of P.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
@@ -90,7 +90,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Scale and mask the keys and measure their positions once, for decoding on a CPU.
+        """Scale and mask the cached keys and compute their positions once, for decoding on a CPU.
 
         On a GPU and while torch records a graph, the memory is returned unchanged.
         """
@@ -111,7 +111,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of the rows of P and of the queries over the source tokens.
+        """Compute attention weights over the source tokens: those of the rows of P, and those of the queries.
 
         The weights of the rows are None if this module has no pack attention.
         """
@@ -128,7 +128,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute softmax attention of the queries over the source tokens.
+        """Compute softmax attention of queries q [B, H, T, K] to all source tokens.
 
         Return the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
         """
@@ -145,9 +145,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return output, ReadWeights(None, weights)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, without those of pack attention if this module has none.
+        """Load the parameters. If this module has no pack attention, ignore its parameters in the checkpoint.
 
-        A checkpoint contains them if later layers were pruned, so that an inner layer is now the last.
+        They are there if later layers were pruned, so that an inner layer is now the last.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

@@ -21,7 +21,10 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """Learned positive factor gamma = softplus(start + change) per head, which multiplies a distance."""
+    """Learned positive factor gamma per head, which multiplies a distance in a bias of attention logits.
+
+    It is computed as softplus(start + change), where ``change`` is learned.
+    """
 
     def __init__(self, strengths: Sequence[float]):
         super().__init__()
@@ -42,20 +45,20 @@ class LearnedStrength(nn.Module):
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
-        """Return gamma, and run the module's hooks, for example those that gather sharded parameters."""
+        """Return gamma and run the module's hooks, for example those that gather sharded parameters."""
         return self.strength()
 
 
 class AnchorBias(LearnedStrength):
-    """Bias of attention logits, ``-gamma * distance``, with a learned gamma per head."""
+    """Bias of attention logits that penalizes distance: ``-gamma * distance``, with a gamma per head."""
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S], in which the nearest key has 0."""
+        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S]. The nearest key has distance 0."""
         return distance_bias(self.strength(), distance)
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return the initial strengths ``4 * 2^(-8 h / H)`` of the distance bias in unpack attention.
+    """Return initial strengths ``4 * 2^(-8 h / H)`` of the distance bias in unpack attention.
 
     Head h = 0 is the most local, and head H - 1 attends to all segments almost equally.
     """
@@ -63,12 +66,15 @@ def unpack_strengths(num_heads: int) -> List[float]:
 
 
 def alibi_slopes(num_heads: int) -> List[float]:
-    """Return the slopes of ALiBi (Press et al., 2022), ``2^(-8 h / H)`` for head h = 1 .. H."""
+    """Return the slopes ``2^(-8 h / H)`` of ALiBi (Press et al., 2022) for heads h = 1 .. H."""
     return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]
 
 
 class DiagonalPrior(LearnedStrength):
-    """Learned strength gamma and length ratio r (initially 1) per head of a diagonal prior (diagonal.py)."""
+    """Learned parameters of a diagonal prior, a bias toward source tokens near an expected position.
+
+    Each head has a strength gamma and a length ratio r (initially 1); see diagonal.py.
+    """
 
     def __init__(self, num_heads: int):
         super().__init__(unpack_strengths(num_heads))
@@ -79,7 +85,7 @@ class DiagonalPrior(LearnedStrength):
         nn.init.zeros_(self.ratio_change)
 
     def ratio(self) -> Tensor:
-        """Return r, the ratio of source length to target length, a vector with one value per head."""
+        """Return the learned ratio of source length to target length, one value per head."""
         return 1 + self.ratio_change
 
     def forward(  # type: ignore[override]

@@ -15,11 +15,12 @@ from luna_fairseq.modules.batch import token_places
 def target_places(
     tokens: Tensor, source: Tensor, padding_idx: int, separators: Optional[Tuple[int, int]] = None
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Return the zero-based index [B * n, T] of each target token, not counting padding, and None.
+    """Return the position of each target token, and of its aligned source sentence in a document.
 
-    The B sources [B, S] have n targets each (hypotheses in beam search, n is 1 in training). With
-    ``separators`` (their ids in source and target), the index restarts at each separator. The second result
-    is then the number [B * n, T] of source tokens before the aligned source sentence.
+    The position is the zero-based index [B * n, T] in the target, not counting padding. The B sources [B, S]
+    have n targets each (hypotheses in beam search, n is 1 in training). With ``separators`` (their ids in
+    source and target), the index restarts at each separator. The second result is then the number [B * n, T]
+    of source tokens before the aligned source sentence, otherwise None.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

@@ -24,14 +24,17 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class Window(NamedTuple):
-    """Positions, distances and masks of window attention for a batch, shared by all layers.
+    """Positions, distances and masks for window attention in a batch, shared by all layers.
+
+    The context of S tokens is divided into L segments of at most W tokens. A token attends to the L rows of
+    the packed context and to the tokens of N segments around it.
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment.
-        place: place i * W + j [B, S] of each context token, the token j of segment i.
+        place: index i * W + j [B, S] of each context token, if it is token j of segment i.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, rows first, in segments.
         masked: mask [B, 1, L, 1, L + N * W] of the keys, True at padded rows and missing tokens.
-        number: number N of segments in a window.
+        number: number N of segments in a window, odd.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
     """
 
@@ -55,7 +58,7 @@ def naive_window_attention(
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute window attention from its definition, with a weight for every pair of tokens.
+    """Compute window attention from its definition, as a reference for tests.
 
     Each token attends to the L rows of the packed context, and to the tokens of ``number`` segments around
     its own (runs of tokens that the rows summarize).
@@ -89,9 +92,10 @@ def naive_window_attention(
 def find_window(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
 ) -> Window:
-    """Find the window of each token in a batch: ``number`` segments with the token's own in the middle.
+    """Compute the positions, distances and masks that window attention needs for a batch.
 
-    ``complete`` is True if both masks are known to contain no padding.
+    number: number of segments in a window, with the token's own in the middle. complete: both masks are known
+    to contain no padding.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -113,9 +117,10 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each segment of x [..., L, W] with its neighbours, N = ``number`` segments in all.
+    """Concatenate each text segment with its neighbours to a window of ``number`` segments.
 
-    The result is [..., L, N * W], with ``fill`` in neighbours that do not exist.
+    x: [..., L, W] for L segments of W tokens. The result is [..., L, number * W], with ``fill`` in neighbours
+    that do not exist.
     """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
@@ -132,9 +137,10 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute :func:`naive_window_attention` up to rounding, from tokens arranged by segment.
+    """Compute attention of each token to the packed context and to the tokens in a window around it.
 
-    Returns the output [B, H, S, K] and the weights [B, H, L, W, L + N * W] of token j in segment i at i, j.
+    The result equals :func:`naive_window_attention` up to rounding. Returns the output [B, H, S, K], and
+    weights [B, H, L, W, L + N * W], at [:, :, i, j] those of token j in segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -154,26 +160,29 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange x [B, H, S, K] by segment, as [B, H, L, W, K], undefined at padding."""
+    """Arrange the vectors of tokens, x [B, H, S, K], by text segment, as [B, H, L, W, K].
+
+    The result is undefined at padding.
+    """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
     return arrange_by_segment(x, window.position)
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Undo :func:`_to_segments`: rearrange x [B, H, L, W, K] in the order of the context, as [B, H, S, K]."""
+    """Convert x [B, H, L, W, K], arranged by text segment, to the order of the context, [B, H, S, K]."""
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate the keys or values [B, H, L, W, K] of each segment's window, as [B, H, L, N * W, K]."""
+    """Concatenate the keys or values [B, H, L, W, K] in each window, as [B, H, L, number * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
-    """Arrange the weights of :func:`window_attention` by token: rows [B, H, S, L] and tokens [B, H, S, S]."""
+    """Convert the weights of window attention to those of rows [B, H, S, L] and of tokens [B, H, S, S]."""
     B, H, L, W, reads = weights.shape
     rows, near_weights = _to_token_order(weights, window).split([L, reads - L], dim=-1)
     near = concat_neighbours(window.position, window.number)  # [B, L, N W]

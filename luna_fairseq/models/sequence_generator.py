@@ -77,8 +77,7 @@ class Ensemble(EnsembleModel):
     def compute_lprobs(
         self, tokens: Tensor, encoded: EncodedBatch, states: List[Dict[str, Any]], temperature: float
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute log-probabilities [R, N] of N possible next tokens, and attention weights [R, S], if any.
-        """
+        """Compute log-probabilities [R, N] of N possible tokens, and attention weights [R, S] or None."""
         lprobs, weights = [], []
         options = {} if self.needs_weights else {"alignment_layer": -1}  # the weights of no layer
         for i, (model, state) in enumerate(zip(self.models, states)):

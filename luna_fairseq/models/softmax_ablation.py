@@ -83,8 +83,7 @@ class SoftmaxCausalAttention(nn.Module):
         store: Optional[Dict[str, Any]],
         future: Optional[Tensor] = None,
     ) -> Tensor:
-        """Apply fairseq's self-attention, with its incremental state ``store`` or a causal mask ``future``.
-        """
+        """Apply fairseq's self-attention, with its incremental state ``store`` or causal mask ``future``."""
         output, _ = self.softmax(
             *(query, query, query),
             key_padding_mask=key_padding_mask,
