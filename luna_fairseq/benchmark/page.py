@@ -70,8 +70,8 @@ def write_json(path: Path, values: Dict[str, Any]) -> None:
 def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
     """Format measurements as a Markdown table with times, speeds and extra memory.
 
-    rate: "tokens" or "sentences" to add a column with their number per second, or "". peers: names of the
-    implementations to compare with. For each, a column shows the speedup of the others.
+    rate: "tokens" or "sentences" to add a column with their number per second, or "".
+    peers: names of the implementations to compare with. For each, a column shows the speedup of the others.
     """
     rows = []
     for record in records:

@@ -48,8 +48,10 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
     An explanation of the batch size and the precision is printed.
 
-    words: arguments of luna-train. should_record: record the options and data of a new run in its folder. A
-    resumed run must match the record. option: option for the folder, for error messages.
+    words: arguments of luna-train.
+    should_record: record the options and data of a new run in its folder. A resumed run must match the
+    record.
+    option: option for the folder, for error messages.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")

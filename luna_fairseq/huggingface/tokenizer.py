@@ -128,7 +128,7 @@ def build_tokenizer(
 
 
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
-    """Build the tokenizer of a task from files in the given folders, or return None if its input are images.
+    """Build the tokenizer of a task from files in the given folders, or return None if its input is images.
 
     A translation model has a separate target tokenizer if its vocabularies differ.
     """

@@ -102,9 +102,9 @@ class Shortlist:
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the sorted target indices that may translate the source ``tokens``.
 
-        extra: other target indices that the search needs, such as those of forced prefixes. minimum: number
-        of indices that the search needs to fill its beam. If there are fewer, the first other pieces of the
-        dictionary are added.
+        extra: other target indices that the search needs, such as those of forced prefixes.
+        minimum: number of indices that the search needs to fill its beam. If there are fewer, the first other
+        pieces of the dictionary are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique().long()].long().flatten()] = True

@@ -32,7 +32,7 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a fixed random score for each pair of n blocks, [n, n]. High scores mean random attention.
+        """Return a fixed random score for each pair of n blocks, [n, n]. Blocks attend to high scores.
 
         Shorter sequences use the top-left part of the matrix drawn for the maximum length.
         """

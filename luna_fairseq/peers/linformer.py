@@ -31,9 +31,10 @@ class LinformerAttention(PeerAttention):
 
         ``--linformer-sharing`` has four values:
 
-        - none: E and F for each head. - headwise: E and F for all heads of a layer. - key-value: one matrix
-        as both E and F, for all heads of a layer. - layerwise: one matrix for all layers
-        (:meth:`share_projections`).
+        - none: E and F for each head.
+        - headwise: E and F for all heads of a layer.
+        - key-value: one matrix as both E and F, for all heads of a layer.
+        - layerwise: one matrix for all layers (:meth:`share_projections`).
         """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1

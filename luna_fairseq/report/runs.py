@@ -147,7 +147,7 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
     """Group the logs in one folder by training run. Logs of one run have the same ``--save-dir``.
 
-    A log that does not print its options belongs to the only run of the others.
+    Logs that do not print their options are added to the other run, if there is only one.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:

@@ -68,8 +68,9 @@ def check_bitext(
 ) -> Bitext:
     """Read both files ``PREFIX.LANG`` of a parallel text, and raise InputError if they are not aligned.
 
-    drop_empty: allow pairs with an empty side, because the caller skips them. documents: empty lines separate
-    documents, and must be at the same positions in both files. Requires ``drop_empty``.
+    drop_empty: allow pairs with an empty side, because the caller skips them.
+    documents: empty lines separate documents, and must be at the same positions in both files. Requires
+    ``drop_empty``.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()

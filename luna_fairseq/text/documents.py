@@ -95,9 +95,10 @@ def cut_documents(
 ) -> Iterator[DocumentPiece]:
     """Divide documents at sentence boundaries into pieces of as many sentences as the token limit allows.
 
-    documents: number of sentences in each document. sentences: lengths of each sentence in tokens, one per
-    side that the limit applies to. limit: maximum number of tokens per piece, including separators. A longer
-    sentence becomes a piece of its own.
+    documents: number of sentences in each document.
+    sentences: lengths of each sentence in tokens, one per side that the limit applies to.
+    limit: maximum number of tokens per piece, including separators. A longer sentence becomes a piece of its
+    own.
 
     Example:
         >>> list(cut_documents([3], iter([(2,), (3,), (4,)]), limit=6))
