@@ -1,4 +1,4 @@
-"""Commands that run in child processes: they stop with their parent, and signals reach them."""
+"""Child processes of commands: they stop with their parent, and receive its signals."""
 
 import contextlib
 import ctypes
@@ -18,14 +18,14 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
-    """Return an environment in which a program that calls :func:`bind` gets SIGTERM if this process ends."""
+    """Return environment variables that make a child, if it calls :func:`bind`, stop with this process."""
     return {**environment, _PARENT: str(os.getpid())}
 
 
 def bind() -> None:
-    """Let Linux send SIGTERM to this process when its parent ends, if the parent has asked for it.
+    """Make Linux send SIGTERM to this process when its parent ends, even if the parent is killed.
 
-    See :func:`bind_to_this_process`. The signal is sent even if the parent is killed.
+    This happens only if the parent has passed the environment of :func:`bind_to_this_process`.
     """
     if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

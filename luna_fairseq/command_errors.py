@@ -51,7 +51,7 @@ def describe_os_error(error: OSError, location: Optional[Path] = None) -> str:
 
 
 def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Create a ``sys.excepthook`` that prints a user error as one line, and calls ``before`` for others."""
+    """Create a ``sys.excepthook`` that prints user errors as one line, and calls ``before`` for others."""
 
     def report(kind: Any, error: Any, trace: Any) -> None:
         line = describe_user_error(error) if isinstance(error, Exception) else None

@@ -11,5 +11,5 @@ def set_up_loggers() -> None:
 
 @lru_cache(maxsize=None)
 def warn_once(text: str) -> None:
-    """Log a warning, once per process."""
+    """Log a warning. Repeated calls with the same text have no effect."""
     logging.getLogger("luna_fairseq").warning(text)

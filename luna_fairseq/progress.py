@@ -12,7 +12,7 @@ _quiet = False
 
 @contextmanager
 def hide_progress(quiet: bool = True) -> Iterator[None]:
-    """Context manager that hides progress bars."""
+    """Context manager that hides progress bars, unless ``quiet`` is False."""
     global _quiet
     before = _quiet
     _quiet = _quiet or quiet
@@ -30,7 +30,7 @@ def is_shown() -> bool:
 def progress(
     items: Iterable[Item], description: str, unit: str = "lines", total: Optional[int] = None
 ) -> Iterator[Item]:
-    """Iterate over items with a progress bar."""
+    """Iterate over items and show a progress bar. total: number of items, if it is known."""
     return iter(progress_bar(description, total, unit, items))
 
 
@@ -48,7 +48,7 @@ def progress_bar(
 
 
 def read_with_progress(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
-    """Context manager that provides a file whose method ``read`` advances a progress bar."""
+    """Context manager that yields a wrapper of a file. Its method ``read`` advances a progress bar."""
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)
 

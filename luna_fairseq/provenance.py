@@ -44,5 +44,5 @@ def commit(git: Path) -> Optional[str]:
 
 
 def _read_line(path: Path) -> str:
-    """Return the content of a small text file without surrounding whitespace."""
+    """Return the content of a small text file, such as .git/HEAD, without surrounding whitespace."""
     return path.read_text(encoding="utf-8").strip()

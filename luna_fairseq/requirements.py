@@ -34,7 +34,7 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 
 
 def import_package(name: str, needed_by: str = "this") -> Any:
-    """Import an optional package, or a module of one. The error message says that ``needed_by`` needs it.
+    """Import an optional package, or raise an error that says how to install it and what needs it.
 
     Example:
         >>> import_package("torch.nn").__name__
@@ -50,7 +50,7 @@ def import_package(name: str, needed_by: str = "this") -> Any:
 
 
 def require_fairseq() -> None:
-    """Check that fairseq is installed and recent enough."""
+    """Raise InputError, with advice on installing it, if fairseq is missing or older than 0.12."""
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
     if importlib.util.find_spec("fairseq") is None:
         raise MissingRequirementError(
@@ -71,7 +71,7 @@ def version_numbers(text: str) -> Tuple[int, ...]:
 
 
 def install_advice(module: Optional[str]) -> Optional[str]:
-    """Return the words that follow "this needs" for a missing module, or None if no extra installs it."""
+    """Return "PACKAGE, which is not installed: pip install ...", or None if no extra has the module."""
     top = (module or "").split(".")[0]
     if top not in EXTRAS:
         return None

@@ -117,14 +117,14 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return which distances and positions the encoder or decoder must compute, once for all layers."""
+        """Return which distances and positions of tokens this module needs from the encoder or decoder."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute distances and positions for whole sequences, with queries at the positions 0 to T - 1."""
+        """Compute the distances and positions of tokens that this module needs, for whole sequences."""
         target = None
         if self.diagonal is not None:
             T, B, _ = query.shape
@@ -240,7 +240,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, S, L] of unpack attention, which penalizes rows of distant segments."""
+        """Return the bias [B, H, S, L] of unpack attention, which penalizes rows far from a token."""
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(

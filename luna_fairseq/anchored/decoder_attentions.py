@@ -89,7 +89,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return super().build_cross_attention(update_packed, builders)
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the source positions that all layers need, or return None if no layer needs them."""
+        """Compute the positions of source tokens that all layers need, or return None if they need none."""
         if self.needs == Needs():
             return None
         needs = self.needs._replace(for_export=self.options.fixed_shapes)

@@ -66,7 +66,7 @@ class LayoutCall(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Padded length S of the contexts."""
+        """Length S of the contexts in a batch, including padding."""
         return self.context_padding_mask.size(1)
 
     def needs_more_segments(self) -> bool:

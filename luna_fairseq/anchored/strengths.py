@@ -41,7 +41,7 @@ class LearnedStrength(nn.Module):
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """Return gamma, a vector with one value per head."""
+        """Return the factor gamma of each head, a vector [H]."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:

@@ -124,7 +124,7 @@ def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
 
 
 def missing_sdpa(*unused: Any) -> str:
-    """Return the reason torch's fused attention cannot be used, or "" if it can."""
+    """Return why torch's fused attention cannot be used with this version of torch, or "" if it can."""
     is_available = hasattr(F, "scaled_dot_product_attention")
     return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 

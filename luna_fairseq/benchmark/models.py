@@ -270,7 +270,7 @@ class ModelTask(Task):
         return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
-        """Format the shared model sizes and options as one line."""
+        """Return the model sizes and options that all models share, as one line."""
         values = ", ".join(f"{name} {value}" for name, value in self.model_sizes.items())
         dictionary = f"dictionary {self.dictionary_size} (one embedding for all)"
         return f"{self.task}: {values}, {dictionary}, {super().describe()}"

@@ -241,7 +241,7 @@ class BatchSize(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "BatchSize":
-        """Parse a command-line argument such as "32x30"."""
+        """Parse a batch size such as "32x30": 32 sentences of 30 tokens."""
         match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if match is None:
             raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, such as 32x30")

@@ -26,7 +26,7 @@ _TESTS = {
 
 
 def read_bounds(metadata: Mapping[str, Any]) -> Dict[str, float]:
-    """Return the bounds in the metadata of a dataclass field, keyed by kind."""
+    """Return the bounds in a field's metadata, such as ``{"least": 0, "below": 1}``."""
     return {name: metadata[name] for name in _TESTS if metadata.get(name) is not None}
 
 

@@ -43,7 +43,7 @@ Options = TypeVar("Options")
 
 
 def read_options(kind: Type[Options], args: argparse.Namespace, **values: Any) -> Options:
-    """Build a dataclass of options from the parsed arguments of the same names, and from ``values``."""
+    """Create a dataclass ``kind`` from parsed arguments with the names of its fields, and from ``values``."""
     given = vars(args)
     known = {field.name: given[field.name] for field in fields(kind) if field.name in given}  # type: ignore[arg-type]
     return kind(**{**known, **values})

@@ -109,6 +109,6 @@ def run_logged(
 
 
 def _last_line(log: Path) -> str:
-    """Return the last non-empty line of a log, truncated to 300 characters."""
+    """Return the last non-empty line of a log file, truncated to 300 characters, for an error message."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no message")

@@ -86,7 +86,7 @@ class _LimitedReader:
 
 @contextmanager
 def reporting_damage(archive: Path) -> Iterator[None]:
-    """Context manager that turns errors of a damaged or incomplete archive into InputError."""
+    """Context manager that converts errors caused by a damaged or incomplete archive to InputError."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:

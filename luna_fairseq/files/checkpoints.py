@@ -48,7 +48,7 @@ def is_damaged_archive(path: Path) -> Optional[bool]:
 
 
 def describe_damage(path: Path) -> Optional[str]:
-    """Return a phrase for the damage of a checkpoint, such as "is damaged", or None if it is intact."""
+    """Return text that describes a checkpoint's damage, such as "is damaged", or None if it is intact."""
     is_damaged = is_damaged_archive(path)
     if is_damaged is not None:
         return "is damaged" if is_damaged else None

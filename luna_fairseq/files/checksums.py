@@ -82,7 +82,7 @@ def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
 
 
 def sha256(path: Path) -> str:
-    """Compute the SHA-256 of a file's content."""
+    """Return the SHA-256 of a file's content as hexadecimal digits."""
     with path.open("rb") as file:
         return checksum("sha256", file)
 

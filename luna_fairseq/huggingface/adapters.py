@@ -28,7 +28,7 @@ ACTIVATIONS = {
 
 
 def get_activation(name: str) -> Any:
-    """Return the activation function with the given fairseq name, a key of ``ACTIVATIONS``."""
+    """Return the activation function with a fairseq name, such as "relu" (a key of ``ACTIVATIONS``)."""
     return ACT2FN[ACTIVATIONS[name]]
 
 

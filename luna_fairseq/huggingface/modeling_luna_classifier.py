@@ -32,7 +32,7 @@ def first_hidden_state(out: LunaModelOutput) -> Tensor:
 
 
 class AttentionToPacked(nn.Module):
-    """Multi-head softmax attention from the first token to the packed sequence P."""
+    """Attention from the first token to the packed sequence P, which yields a vector to classify."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -41,7 +41,7 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Attend from ``first`` [B, C] to ``packed`` [B, L, C], whose ``mask`` [B, L] is 0 at padding."""
+        """Attend from first tokens [B, C] to P [B, L, C]. Its ``mask`` [B, L] is 0 at padding."""
         packed = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
@@ -95,7 +95,7 @@ class LunaClassificationHead(nn.Module):
 
 
 class LunaClassifier(LunaPreTrainedModel):
-    """Base class of the classifiers, which computes their loss."""
+    """Base class of Luna classifiers for transformers, which computes the loss from logits and labels."""
 
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]

@@ -81,7 +81,7 @@ class ReadSource(nn.Module):
         self.output_names = name_tensors("memory", self.example)
 
     def read(self, input_ids: Tensor) -> DecoderMemory:
-        """Return the decoder's memory of source token ids [B, S]."""
+        """Encode source token ids [B, S], and return the tensors that every decoding step reads."""
         out = self.model.luna.encoder(input_ids, return_dict=True)
         # The masks are passed even if no value is True, so that every batch has the same tensors.
         source = Source(out.source_mask.eq(0), out.packed_mask.eq(0))
@@ -93,7 +93,7 @@ class ReadSource(nn.Module):
         return memory._replace(source=source._replace(padding_mask=None))
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Return the tensors of the memory, in the order of ``output_names``, for source token ids [B, S]."""
+        """Compute the memory of source token ids [B, S], as tensors in the order of ``output_names``."""
         return tuple(flatten_tensors(self.read(inputs[0]))[0])
 
 
@@ -120,11 +120,11 @@ class DecodingStep(nn.Module):
         self.output_names = ["logits", *(f"next_{name}" for name in self.state_names)]
 
     def first_state(self, batch: int) -> Tuple[Tensor, ...]:
-        """Return the tensors of the state at the beginning of a batch of texts."""
+        """Return the decoding state before the first token, as a flat tuple of tensors."""
         return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits [B, V] after token ids [B, 1], and the tensors of the next state."""
+        """Compute the logits [B, V] after the next token of each text, and the new decoding state."""
         token, given, state = (
             inputs[0],
             inputs[1 : 1 + len(self.memory_names)],

@@ -57,7 +57,7 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
 
 
 def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Compute the same logits as :func:`compute_model_logits`, but with the ONNX graphs in ``folder``."""
+    """Compute the logits of the ONNX graphs in a folder, with shapes as in :func:`compute_model_logits`."""
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
         logits = torch.from_numpy(Graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
@@ -106,7 +106,7 @@ class Graph:
 
 
 def decode_step_by_step(decode: Graph, memory: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits [B, T, V] of token ids [B, T], one position in each step."""
+    """Compute the logits [B, T, V] of target token ids [B, T] with one call of an ONNX graph per position."""
     logits, state = [], decode.first_state(len(tokens))
     for token in tokens.t():
         outputs = decode({"token": token[:, None].numpy(), **memory, **state})

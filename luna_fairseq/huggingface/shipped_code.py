@@ -234,7 +234,7 @@ def _import_line(module: str, names: List[str]) -> str:
 
 
 def _render_module(part: _Module) -> str:
-    """Build one module's section of a shipped file: path and docstring as comments, followed by the code."""
+    """Build a module's section of a copied file: its path and docstring as comments, then its code."""
     path = part.name.replace(".", "/")
     doc = "\n".join(f"# {line}".rstrip() for line in part.doc.splitlines())
     return f"# ---------- {path}\n#\n{doc}\n\n{_join_statements(part)}".rstrip()
@@ -246,7 +246,7 @@ def _join_statements(part: _Module) -> str:
 
 
 def _check_unique_names(file: str, parts: List[_Module]) -> None:
-    """Raise ValueError if the modules in a shipped file use one name for different objects."""
+    """Raise ValueError if modules that become one file use the same name for different objects."""
     meanings: Dict[str, str] = {}
     for part in parts:
         names = (name for statement in part.statements for name in statement.names)

@@ -33,7 +33,7 @@ class Merges:
         self.split = lru_cache(maxsize=100_000)(self._split_word)
 
     def _split_word(self, word: str) -> List[str]:
-        """Split a word into subwords, of which all but the last end with "@@"."""
+        """Split a word into subwords such as "walk@@" and "ing". All but the last end with "@@"."""
         if len(word) < 2:
             return [word]
         parts = [*word, WORD_END] if self.end_is_symbol else [*word[:-1], word[-1] + WORD_END]
@@ -66,7 +66,7 @@ class PlainText:
 
 
 class _LunaMosesTokenizer(LunaTokenizer):
-    """Implementation of :class:`LunaMosesTokenizer`."""
+    """Implementation of :class:`LunaMosesTokenizer`, with Moses tokenization and byte-pair encoding."""
 
     vocab_files_names = {**LunaTokenizer.vocab_files_names, "codes_file": "bpe.codes"}
 

@@ -158,7 +158,7 @@ def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
-    """Return a SHA-256 digest of all tokens in a vocabulary and their ids."""
+    """Return a SHA-256 digest of a tokenizer's vocabulary, that is, of all tokens and their ids."""
     return digest(sorted(tokenizer.get_vocab().items()))
 
 

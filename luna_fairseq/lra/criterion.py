@@ -15,7 +15,7 @@ from fairseq.logging import metrics
 
 @dataclass
 class LRACrossEntropyConfig(FairseqDataclass):
-    """Options of ``--criterion lra_cross_entropy``."""
+    """Options of ``--criterion lra_cross_entropy``, the loss for Long Range Arena."""
 
     sentence_avg: bool = II("optimization.sentence_avg")
 
@@ -56,7 +56,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
-        """Log the loss in bits and the accuracy in percent."""
+        """Log the loss in bits and the accuracy in percent, summed over batches and processes."""
         names = ("loss", "ncorrect", "nsentences", "sample_size")
         loss, correct, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
         metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)

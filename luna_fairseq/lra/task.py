@@ -55,7 +55,7 @@ class LRAConfig(FairseqDataclass):
 
 @dataclass
 class LRAImageConfig(LRAConfig):
-    """Options of ``--task lra-image``."""
+    """Options of ``--task lra-image``, the classification of images as pixel sequences."""
 
     pixel_normalization: Optional[List[float]] = option(
         None,
@@ -86,7 +86,7 @@ class LRATask(FairseqTask):
         self.model_options = Namespace(**vars(LunaClassifierConfig()))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and store its options for :meth:`load_dataset`."""
+        """Build the model, and store its options, on which :meth:`load_dataset` depends."""
         self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         return super().build_model(cfg, from_checkpoint)
 
@@ -156,7 +156,10 @@ class LRATextTask(LRATask):
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split, with its continuations such as ``train1`` if ``combine`` is True."""
+        """Load the sequences and labels of a split.
+
+        ``combine``: also load continuations such as ``train1``.
+        """
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
         sources = [self._load_sequences(folder / name / split, combine) for name in folders]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)

@@ -143,7 +143,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add an option to a parser for each field of the model's configuration."""
+        """Add a command-line option for each field of the model's dataclass to a parser."""
         # fairseq's Transformer would add the fields of its own nested dataclass.
         super(TransformerModelBase, cls).add_args(parser)
 
@@ -215,7 +215,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add an option to a parser for each field of the model's configuration."""
+        """Add a command-line option for each field of the model's dataclass to a parser."""
         # fairseq's RoBERTa would add its own options.
         super(RobertaModel, cls).add_args(parser)
 

@@ -117,7 +117,7 @@ class LunaLanguageModel(LanguageModel):
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
-    """Build fairseq's adaptive input embedding, which uses smaller embeddings for rarer words."""
+    """Build fairseq's adaptive input embedding, in which rarer words have smaller embeddings."""
     text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq omits options that are None
     cutoff = eval_str_list(text, type=int) or []
     bounds = [0, *cutoff, len(dictionary)]

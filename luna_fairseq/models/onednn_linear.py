@@ -135,7 +135,7 @@ class OneDnnLinear(_HoldsCopy):
         self.copied = WeightCopy.create([self])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to vectors [..., inputs]."""
+        """Apply the layer to vectors [..., inputs], with the weight copy if possible."""
         copied: Any = self.copied
         if LINEAR_FORMS.choose(copied, x, (self,)) == "onednn":
             return copied.multiply(x)
@@ -158,7 +158,7 @@ class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
         self.copied = WeightCopy.create(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the concatenated outputs of all layers for vectors [..., inputs]."""
+        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
         copied: Any = self.copied
         if LINEAR_FORMS.choose(copied, x, self.layers) == "onednn":
             return copied.multiply(x)

@@ -90,7 +90,7 @@ class LayerOptions(FairseqDataclass):
 
 @dataclass
 class LunaOptions(LayerOptions):
-    """Options for the layers of every Luna model."""
+    """Options for the layers of every Luna model, such as the projections of pack and unpack attention."""
 
     untie_luna_kv: bool = option(False, "use separate projections for keys and values")
     torch_compile: bool = option(
@@ -148,7 +148,7 @@ class DecayOptions(FairseqDataclass):
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Options of the decoder's cross-attention."""
+    """Options of the decoder's cross-attention: Luna or softmax attention, look-up and diagonal prior."""
 
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
         _EXTENSION.cross_attention,
@@ -230,7 +230,7 @@ class DecoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaDecoderOptions(DecayOptions, DecoderOptions):
-    """Options for every Luna decoder."""
+    """Options for every Luna decoder: its size, embeddings and causal attention."""
 
     projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(

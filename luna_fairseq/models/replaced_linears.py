@@ -22,7 +22,7 @@ class FusedProduct(FusedProjections):
         self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the concatenated outputs of all layers for vectors [..., inputs]."""
+        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
         return self.product(x)
 
 

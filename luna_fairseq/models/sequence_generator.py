@@ -199,7 +199,7 @@ class Generator(SequenceGenerator):
 
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
-    """Beam search that also aligns words (``--print-alignment``)."""
+    """Beam search that also aligns target words with source words (``--print-alignment``)."""
 
     needs_weights = True
 

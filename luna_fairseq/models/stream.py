@@ -78,7 +78,7 @@ class Stream:
         return self.state.map(lambda x: x.repeat_interleave(hypotheses, dim=0))
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the state as tensors on the CPU, for a checkpoint."""
+        """Return the state as a dictionary of tensors on the CPU, to store in a checkpoint."""
         if self.state is None:
             return {"layers": [], "count": None, "position": 0}
         state = self.state.to(torch.device("cpu"))
@@ -86,7 +86,7 @@ class Stream:
         return {"layers": sums, "count": state.count, "position": state.position}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore the state from a checkpoint."""
+        """Restore the state from the dictionary that :meth:`state_dict` returned."""
         self.state = None
         if state["layers"]:
             layers = tuple(LunaCausalState(*sums) for sums in state["layers"])

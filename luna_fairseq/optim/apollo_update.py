@@ -89,7 +89,7 @@ def multi_tensor_update(
 
 
 def _clamp_min_(tensors: List[Tensor], least: float) -> None:
-    """Clamp all elements of several tensors to a minimum."""
+    """Clamp all elements of several tensors in place to at least ``least``."""
     if hasattr(torch, "_foreach_clamp_min_"):
         torch._foreach_clamp_min_(tensors, least)
     else:  # torch 1.13

@@ -15,7 +15,7 @@ from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
 
 @dataclass
 class ApolloConfig(FairseqDataclass):
-    """Options of ``--optimizer apollo``."""
+    """Options of ``--optimizer apollo``. The help text of each field describes the option."""
 
     apollo_beta: float = field(
         default=0.9,

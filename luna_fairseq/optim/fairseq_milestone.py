@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class MilestoneScheduleConfig(FairseqDataclass):
-    """Options of ``--lr-scheduler milestone``."""
+    """Options of ``--lr-scheduler milestone``. The help text of each field describes the option."""
 
     warmup_updates: int = field(
         default=0,

@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Options that select the encoder's attention, an efficient attention from another paper."""
+    """Options that choose the encoder's attention among efficient attentions from other papers."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and default of the decoder's attentions"
@@ -34,7 +34,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Options that select the attentions of the encoder and of the decoder."""
+    """Options that choose the attention of encoder and decoder among those of other papers."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"
@@ -46,19 +46,19 @@ class AttentionConfig(EncoderAttentionConfig):
 
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
-    """Options of ``--arch peer_transformer``, a translation model with peer attentions."""
+    """Options of ``--arch peer_transformer``, a translation model with attentions from other papers."""
 
 
 @dataclass
 class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
-    """Options of ``--arch peer_lm``, a causal language model with a peer attention."""
+    """Options of ``--arch peer_lm``, a causal language model with an attention from another paper."""
 
     decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of each layer")
 
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
-    """Options of ``--arch peer_roberta``, a masked language model with a peer attention."""
+    """Options of ``--arch peer_roberta``, a masked language model with an attention from another paper."""
 
     untie_weights_roberta: bool = option(
         False, "learn a separate output projection in place of the token embedding"
@@ -68,4 +68,4 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
-    """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with a peer attention."""
+    """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with another paper's attention."""

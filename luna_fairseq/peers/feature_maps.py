@@ -157,5 +157,5 @@ def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
 
 
 def mask_features(features: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Set features [B, H, S, M] to zero at padding."""
+    """Set the features [B, H, S, M] of keys to zero at padding, so that padding gets no weight."""
     return features if padding_mask is None else features.masked_fill(padding_mask[:, None, :, None], 0.0)

@@ -47,7 +47,7 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply the block to x [T, B, C] of batch size B. T is at most ``longest``."""
+        """Apply the block to x [T, B, C]. Padding becomes zero. T must not exceed ``longest``."""
         T = x.size(0)
         if T > self.longest:
             raise InputError(

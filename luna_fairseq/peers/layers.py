@@ -37,7 +37,7 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """fairseq's Transformer encoder layer with the attention ``cfg.attention``."""
+    """fairseq's Transformer encoder layer, with the self-attention that ``cfg.attention`` names."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -71,7 +71,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's Transformer decoder layer with ``cfg.decoder_attention`` and ``cfg.cross_attention``."""
+    """fairseq's Transformer decoder layer, with the attentions that the configuration names."""
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
@@ -85,7 +85,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """fairseq's Transformer encoder with peer attentions, efficient attentions from other papers.
+    """fairseq's Transformer encoder with efficient attentions from other papers.
 
     With ``--linformer-sharing layerwise``, all layers use the first layer's projection along the length.
     """
@@ -106,13 +106,13 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with peer attentions, efficient attentions from other papers."""
+    """fairseq's Transformer decoder with efficient attentions from other papers."""
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
-        """Return None in place of a causal mask, because peer attentions mask later positions themselves."""
+        """Return None in place of a causal mask, because these attentions mask later positions themselves."""
 
     def extract_features(
         self,

@@ -92,13 +92,13 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with a peer attention, one from another paper."""
+    """fairseq's Transformer language model with an efficient attention from another paper."""
 
     config_class = PeerLanguageModelConfig
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return :class:`PeerDecoder`, or raise an InputError for options that need cross-attention."""
+        """Return the decoder class. Raise InputError for options that only apply to cross-attention."""
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
                 raise InputError(
@@ -117,7 +117,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa, a masked language model, with a peer attention, one from another paper."""
+    """fairseq's RoBERTa, a masked language model, with an efficient attention from another paper."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":

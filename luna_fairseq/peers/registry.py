@@ -1,4 +1,4 @@
-"""Registry of the peer attentions (attentions from other papers): classes keyed by name."""
+"""Registry of attentions from other papers ("peers"): classes keyed by name."""
 
 from typing import Any, Dict, Type
 

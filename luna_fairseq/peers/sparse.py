@@ -27,7 +27,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 
 
 class SparseAttention(PeerAttention):
-    """Strided attention of the Sparse Transformer (Child et al., 2019), computed in blocks."""
+    """Strided attention of the Sparse Transformer (Child et al., 2019): a window, and every l-th key."""
 
     name = "sparse"
     forms = (BIDIRECTIONAL, CAUSAL)

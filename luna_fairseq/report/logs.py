@@ -61,7 +61,7 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Training statistics within epochs, or per epoch if there are none. Empty if there are neither."""
+        """Table of training statistics within epochs or, if there are none, per epoch. May be empty."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property

@@ -53,7 +53,7 @@ class Run:
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Return the best validation metric, its value and the update, or None without finite values."""
+        """Return (name, value, update) of the best validation metric, or None without finite values."""
         metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if get_option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, column in (*((subset, metric) for subset in self.log.subsets), (SAVED, "score")):

@@ -157,7 +157,7 @@ def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
 
 
 def _describe_score(score: Dict[str, Any]) -> str:
-    """Return a score's name and signature and, if they are known, its checkpoint and settings."""
+    """Return a score's name and signature and, if known, its checkpoint and search settings."""
     known = [Path(score["checkpoint"]).name] if "checkpoint" in score else []
     known += ["moving average"] if score.get("ema") else []
     known += [settings] if (settings := describe_settings(score)) else []

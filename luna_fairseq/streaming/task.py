@@ -162,7 +162,7 @@ class StreamingLMTask(LanguageModelingTask):
         )
 
     def eval_lm_dataloader(self, dataset: Any, context_window: int = 0, **kwargs: Any) -> Any:
-        """Return the batches that fairseq-eval-lm scores. ``context_window`` must be 0."""
+        """Return the batches that fairseq-eval-lm scores, in order. ``context_window`` must be 0."""
         if context_window:
             raise InputError(
                 "--task streaming_lm has the whole earlier text as context. Remove --context-window."

@@ -44,7 +44,7 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print how many tokens of a text are unknown, unless there are none. counts: see :func:`write_texts`."""
+    """Print how many tokens of a text are unknown, if any. counts: "unknown" and all "tokens", by name."""
     if counts["unknown"][name]:
         print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
@@ -85,7 +85,7 @@ class Encoder:
 
 
 def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
-    """Count the occurrences of each piece in several encoded texts. Pieces that do not occur are omitted."""
+    """Return how often each piece occurs in several encoded texts. Pieces that do not occur are omitted."""
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
         counts[: len(text.counts)] += text.counts
@@ -130,7 +130,7 @@ def sentencepiece_encoder(model: Path) -> Encoder:
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder for plain text from any sentencepiece model. Lines are encoded as a whole."""
+    """Build an encoder for plain text from any sentencepiece model, which encodes lines as a whole."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
     return Encoder(partial(map_batches, encode, workers=1), _sentencepiece_pieces(processor))
@@ -157,7 +157,7 @@ def words_encoder() -> Encoder:
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder that numbers the pieces from ``segment(word)`` in order of first occurrence."""
+    """Build an encoder from a function that splits words. Pieces get IDs in order of first occurrence."""
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:

@@ -130,7 +130,7 @@ class Evaluation:
         return settings
 
     def _write_ema(self) -> None:
-        """Write the moving average of the weights to ``ema.pt``, and evaluate this file instead."""
+        """Write the moving average of the weights to the checkpoint ``ema.pt``, which is then evaluated."""
         averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
@@ -231,7 +231,7 @@ class Evaluation:
                 )
 
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
-        """Return the command-line arguments of fairseq-generate."""
+        """Return the arguments of fairseq-generate for a split and a length penalty."""
         source, target = self.languages
         user_options = {
             name[2:].replace("-", "_"): value for name, value in parse_options(self.options.generate).items()
@@ -263,7 +263,7 @@ class Evaluation:
         return self.options.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:
-        """Return the plain target text of a split, after verifying its checksum."""
+        """Return the file with the plain target text of a split. Raise InputError if it has changed."""
         path = self.options.data / "plain" / f"{subset}.{self.languages[1]}"
         if not path.is_file():
             raise InputError(f"{path} does not exist. Prepare {self.options.data} again, with {subset} text.")

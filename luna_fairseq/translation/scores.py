@@ -154,7 +154,7 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines contain ``@-@``, the mark of a split hyphen in Moses tokens."""
+    """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses."""
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(

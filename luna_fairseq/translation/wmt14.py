@@ -117,7 +117,7 @@ def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> D
 
 
 def text_files() -> List[str]:
-    """Return the names of the files that :func:`write_text` writes."""
+    """Return the names of the plain text files that :func:`write_text` writes, such as "train.en"."""
     return [f"{split}.{language}" for split in ("train", "valid", "test") for language in LANGUAGES]
 
 

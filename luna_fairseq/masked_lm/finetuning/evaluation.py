@@ -95,7 +95,7 @@ def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, A
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
-    """Yield the batches of a dataset, on the GPU if there is one."""
+    """Yield the batches of a fairseq dataset in order, on the GPU if there is one."""
     for start in range(0, len(dataset), batch_size):
         examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
         sample = dataset.collater(examples)

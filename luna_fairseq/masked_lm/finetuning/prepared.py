@@ -47,7 +47,10 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedTask:
-        """Read the description of a task that luna-prepare-task has prepared."""
+        """Read ``task.json`` from a folder that luna-prepare-task wrote.
+
+        Raise InputError if it is missing.
+        """
         path = folder / DESCRIPTION
         check_files(path)
         try:

@@ -121,7 +121,7 @@ class FineTuning:
         check_same_run(folder, "--out", must_match)
 
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
-        """Return the arguments of fairseq-train for one run."""
+        """Return the fairseq-train arguments for one run with the hyperparameters ``setting``."""
         updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.options.epochs)
         subsets = [split for split in self.data.labelled if split.startswith("valid")]
         return [

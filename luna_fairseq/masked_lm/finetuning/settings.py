@@ -135,7 +135,7 @@ def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
 
 
 class Setting(NamedTuple):
-    """Batch size, peak learning rate and dropout probability of one run in a sweep."""
+    """Hyperparameters of one run in a sweep: batch size, peak learning rate and dropout probability."""
 
     batch_size: int
     learning_rate: float
