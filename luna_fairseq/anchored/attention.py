@@ -87,6 +87,7 @@ class AnchoredAttention(LunaAttention):
     segment.
     """
 
+    needs_geometry = True
     reads_tokens = False
 
     def __init__(self, *args: Any, **kwargs: Any):

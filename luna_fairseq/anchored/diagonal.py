@@ -19,7 +19,7 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.ops.softmax import MAX_PENALTY
+from luna_fairseq.ops.attention import MAX_PENALTY
 
 
 def naive_diagonal_bias(

@@ -25,8 +25,8 @@ from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.segments import Segments, is_short_context, num_segments_read, segment_of_tokens
 from luna_fairseq.modules.batch import can_branch_on_values
 from luna_fairseq.modules.memory import ReadWeights
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
-from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def naive_lookup_attention(

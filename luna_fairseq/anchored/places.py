@@ -15,7 +15,7 @@ from typing import Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.ops.softmax import MAX_PENALTY
+from luna_fairseq.ops.attention import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places_in_segments
 from luna_fairseq.anchored.segments import arrange_by_segment, segment_of_tokens, token_positions
 from luna_fairseq.modules.memory import ReadWeights
-from luna_fairseq.ops.masked_softmax import masked_softmax
+from luna_fairseq.ops.attention import masked_softmax
 
 
 class Window(NamedTuple):

@@ -7,10 +7,11 @@ from typing import Dict, Iterator, Sequence, Tuple
 from luna_fairseq.anchored.lookup import LOOKUP_FORMS
 from luna_fairseq.anchored.pairs import PAIR_FORMS
 from luna_fairseq.anchored.segments import LAYOUT_FORMS
-from luna_fairseq.modules.pack_forms import PACK_FORMS
-from luna_fairseq.modules.unpack_forms import UNPACK_FORMS
+from luna_fairseq.modules.attention_forms import PACK_FORMS, UNPACK_FORMS
 from luna_fairseq.ops.attention import SOFTMAX_FORMS
-from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS, PACK_WEIGHT_FORMS, STEP_FORMS
+from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS
+from luna_fairseq.ops.causal_luna.inputs import PACK_WEIGHT_FORMS
+from luna_fairseq.ops.causal_luna.recurrent import STEP_FORMS
 from luna_fairseq.ops.forms import FormTable
 
 FORM_TABLES: Dict[str, FormTable] = {

@@ -15,7 +15,7 @@ from luna_fairseq.huggingface.adapters import get_activation
 from luna_fairseq.huggingface.configuration_luna import LunaConfig, LunaLongConfig
 from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.heads import merge_heads, split_heads
-from luna_fairseq.ops.softmax import softmax_attention
+from luna_fairseq.ops.attention import softmax_attention
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from luna_fairseq.modules.fused_projections import FusedProjections
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.ops.absorbed import is_plain_linear
 from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
-from luna_fairseq.ops.plain_linear import is_plain_linear
 
 # Number of vectors for which oneDNN optimizes the layout. The layout for 64 vectors was the fastest, or at
 # most 2 % slower, for 1 to 1,000 vectors (512 to 2,048 inputs, 512 to 32,000 outputs, one thread, AVX-512,

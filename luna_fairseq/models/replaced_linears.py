@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from luna_fairseq.models.onednn_linear import OneDnnLinear
 from luna_fairseq.modules.fused_projections import FusedProjections
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.ops.plain_linear import is_plain_linear
+from luna_fairseq.ops.absorbed import is_plain_linear
 
 
 class FusedProduct(FusedProjections):

@@ -18,7 +18,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.bfloat16_linear import BFloat16Linear
 from luna_fairseq.models.int8 import Linear8
 from luna_fairseq.models.onednn_linear import OneDnnLinear
-from luna_fairseq.ops.plain_linear import has_hooks, is_plain_linear
+from luna_fairseq.ops.absorbed import has_hooks, is_plain_linear
 from luna_fairseq.text.lexicon import EVERY_SENTENCE, read_lexicon
 
 logger = logging.getLogger(__name__)

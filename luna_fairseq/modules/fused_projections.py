@@ -4,7 +4,7 @@ from typing import Sequence, Tuple
 
 from torch import Tensor, nn
 
-from luna_fairseq.ops.plain_linear import has_hooks
+from luna_fairseq.ops.absorbed import has_hooks
 
 
 class FusedProjections(nn.Module):

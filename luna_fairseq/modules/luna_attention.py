@@ -9,6 +9,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.attention_forms import PACK_FORMS, UNPACK_FORMS, should_prepare
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import (
@@ -24,10 +25,9 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, ReadWeights, absorb_projections
-from luna_fairseq.modules.pack_forms import pack_attention
-from luna_fairseq.modules.unpack_forms import UNPACK_FORMS, should_prepare
 from luna_fairseq.ops.absorbed import (
     HeadProjection,
+    absorbed_pack,
     absorbed_unpack,
     split_input_projection,
     split_output_projection,
@@ -60,8 +60,9 @@ class LunaAttention(ProjectingAttention):
     length attends to the context: Y_P = Attn(P, context). In unpack attention, the queries X attend to the
     result: Y_X = Attn(X, Y_P). The cost is linear in the lengths of X and of the context.
 
-    Subclasses can add a bias to the logits by overriding :meth:`pack_bias` and :meth:`unpack_bias`. They can
-    cache additional keys and values, and attend to them, by overriding :meth:`remember` and :meth:`read`.
+    Subclasses that set ``needs_geometry`` can add a bias to the logits by overriding :meth:`pack_bias` and
+    :meth:`unpack_bias`. They can cache additional keys and values, and attend to them, by overriding
+    :meth:`remember` and :meth:`read`.
 
     Shapes: T queries X, S context tokens, L rows of P, batch size B, width C, H heads of dimension K = C / H.
 
@@ -90,6 +91,7 @@ class LunaAttention(ProjectingAttention):
         (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
+    needs_geometry = False  # No weight depends on the positions of tokens.
     packs = True  # `forward` returns a packed context, which the layer adds to P.
     reads_only_rows = True  # Queries attend only to the packed context, not to individual tokens.
 
@@ -149,7 +151,7 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return the weights over the context.
             source: both masks in one value, as an alternative to the two arguments.
             geometry: token positions, if the weights depend on distance (default: computed by
-                :meth:`find_geometry`).
+                :meth:`find_geometry` if ``needs_geometry`` is True).
 
         Returns:
             Output Y_X [T, B, C], packed context Y_P [L, B, C], and weights [H, B, T, S] of the queries over
@@ -160,7 +162,7 @@ class LunaAttention(ProjectingAttention):
             source = Source(context_padding_mask, packed_padding_mask)
         elif not (context_padding_mask is None and packed_padding_mask is None):
             raise InputError("Expected either padding masks or source, got both. Pass one of them")
-        if geometry is None:
+        if geometry is None and self.needs_geometry:
             geometry = self.find_geometry(query, packed, context, source)
         packed_context, memory = self.pack(packed, context, source, geometry, need_weights)
         output, weights = self.unpack(query, memory, source, geometry, need_weights)
@@ -169,10 +171,7 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions for weights that depend on distance, or return None if they do not.
-
-        :meth:`forward` calls this method if the caller passed no positions.
-        """
+        """Compute the token positions if weights depend on distance (``needs_geometry``)."""
         return None
 
     def pack(
@@ -218,18 +217,24 @@ class LunaAttention(ProjectingAttention):
 
         The weights are None if ``need_weights`` is False.
         """
-        q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
-        bias, dropout = self.pack_bias(context, geometry), dropout_probability(self.dropout_module)
+        H = self.num_pack_heads
+        q = project_packed(self.pack_q_proj, packed, H)
+        bias = self.pack_bias(context, geometry) if self.needs_geometry else None
+        settings = source.padding_mask, dropout_probability(self.dropout_module), bias
         projections = self.key_value_projections("pack")
-        output, weights = pack_attention(
-            q, context, projections, source.padding_mask, dropout, bias, need_weights
-        )
+        if not need_weights and PACK_FORMS.choose(q, context, projections) == "absorbed":
+            by_head = [split_input_projection(x.weight, x.bias, H) for x in projections]
+            return merge_heads(absorbed_pack(q, context, by_head[0], by_head[-1], *settings)), None
+        k, v = self.keys_and_values("pack", context, H)
+        if not need_weights:
+            return merge_heads(luna_attention(q, k, v, *settings)), None
+        output, weights = naive_attention(q, k, v, *settings)
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
 
-        Subclasses override this method, for example to favour context tokens by their positions.
+        A subclass with ``needs_geometry`` overrides this method to favour context tokens by their positions.
         """
         return None
 
@@ -301,7 +306,9 @@ class LunaAttention(ProjectingAttention):
             output = memory.read(join_hypotheses(query, B), self.num_heads, dropout)
             return separate_hypotheses(output, hypotheses), None
         if form == "absorbed":
-            mask, bias = source.packed_padding_mask, self.unpack_bias(memory, source, geometry)
+            mask, bias = source.packed_padding_mask, None
+            if self.needs_geometry:
+                bias = self.unpack_bias(memory, source, geometry)
             projections = self._query_and_output()
             return absorbed_unpack(query, memory.key, memory.value, *projections, mask, dropout, bias), None
         q = split_heads(self.unpack_q_proj(query), self.num_heads, B)  # [B, H, n T, K]
@@ -335,7 +342,7 @@ class LunaAttention(ProjectingAttention):
         Returns:
             Output [B, H, T, K], and the weights, or None.
         """
-        bias = self.unpack_bias(memory, source, geometry)
+        bias = self.unpack_bias(memory, source, geometry) if self.needs_geometry else None
         dropout = dropout_probability(self.dropout_module)
         inputs = q, memory.key, memory.value, source.packed_padding_mask, dropout, bias
         if not need_weights:
@@ -353,7 +360,7 @@ class LunaAttention(ProjectingAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
 
-        Subclasses override this method, for example to favour rows of P by their positions.
+        A subclass with ``needs_geometry`` overrides this method to favour rows of P by their positions.
         """
         return None
 
@@ -374,16 +381,18 @@ class LunaAttention(ProjectingAttention):
 
         step: "pack" or "unpack". If ``untie_kv`` is False, both are the same tensor.
         """
-        projected = [split_heads(projection(x), num_heads) for projection in self.key_value_projections(step)]
-        return projected[0], projected[-1]
+        projections = self.key_value_projections(step)
+        key = split_heads(projections[0](x), num_heads)
+        return key, split_heads(projections[1](x), num_heads) if self.untie_kv else key
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
         """Return the key and the value projection of pack or unpack attention, or their shared projection.
 
         step: "pack" or "unpack". The list has one layer if ``untie_kv`` is False.
         """
-        names = ("k", "v") if self.untie_kv else ("kv",)
-        return [getattr(self, f"{step}_{name}_proj") for name in names]
+        if self.untie_kv:
+            return [getattr(self, f"{step}_k_proj"), getattr(self, f"{step}_v_proj")]
+        return [getattr(self, f"{step}_kv_proj")]
 
     def weights(
         self,
@@ -398,7 +407,7 @@ class LunaAttention(ProjectingAttention):
         The weights are computed in full with the naive implementation, so this method is meant for short
         inputs. See :meth:`forward` for the arguments.
         """
-        if geometry is None:
+        if geometry is None and self.needs_geometry:
             geometry = self.find_geometry(query, packed, context, source)
         pack: Any  # never None, because weights are requested
         packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)

@@ -32,8 +32,7 @@ from luna_fairseq.ops.causal_luna import (
     recurrent_causal_luna,
     why_not_triton_here,
 )
-from luna_fairseq.ops.causal_luna.forms import PACK_WEIGHT_FORMS
-from luna_fairseq.ops.causal_luna.inputs import absorbed_pack_weights
+from luna_fairseq.ops.causal_luna.inputs import PACK_WEIGHT_FORMS, absorbed_pack_weights
 
 
 def check_triton() -> None:

@@ -12,15 +12,14 @@ the rows of each head are C wide.
 Shapes: batch size B, H heads of width K = C / H, L rows of P, S context tokens, T positions of X.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
 
-from luna_fairseq.ops.attention import is_eager_on_cpu
-from luna_fairseq.ops.masked_softmax import masked_softmax
-from luna_fairseq.ops.plain_linear import linear_parameters
+from luna_fairseq.ops.attention import is_eager_on_cpu, masked_softmax
 
 
 class HeadProjection(NamedTuple):
@@ -40,7 +39,36 @@ def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Hea
     return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
-def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
+def has_hooks(layer: nn.Module) -> bool:
+    """Return True if a call of the layer runs hooks, or a ``forward`` that was assigned to this instance.
+
+    Hooks are those of the layer and torch's global hooks.
+    """
+    own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    of_all = of_all or torch_module._global_backward_hooks
+    # torch 1 has no hooks before the backward pass.
+    own = own or getattr(layer, "_backward_pre_hooks", None)
+    of_all = of_all or getattr(torch_module, "_global_backward_pre_hooks", None)
+    return bool(own or of_all or "forward" in vars(layer))
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Return True if a call of the layer computes ``weight x + bias`` and nothing else.
+
+    A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``, which its
+    subclasses do not inherit.
+    """
+    is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
+    return is_linear and not has_hooks(layer)
+
+
+def can_absorb(projection: nn.Module) -> bool:
+    """Return True if the projection is a plain linear layer with a bias, so that rows can absorb it."""
+    return is_plain_linear(projection) and projection.bias is not None
+
+
+def should_absorb(rows: Tensor, tokens: Tensor, projections: Sequence[nn.Module], products: int = 2) -> bool:
     """Return True if multiplying the rows by W^T is faster than projecting the tokens, and saves memory.
 
     Return False for shapes where this is not the case. Also return False on a GPU, while torch records a
@@ -54,6 +82,7 @@ def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, product
         projections: projections of the tokens that would be skipped.
         products: number of matrix products with the tokens, 2 for attention and 1 for logits alone.
     """
+    # Shapes are compared in eager mode only, because a recorded graph would be limited to one outcome.
     if not is_eager_on_cpu(tokens) or rows.dtype != tokens.dtype:
         return False
     _, H, L, K = rows.shape
@@ -62,7 +91,7 @@ def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, product
     # The wide products cost H L C multiplications for each token, and must save at least a quarter of the
     # C^2 = H K C multiplications of each projection.
     multiplies_less = 4 * products * L <= 3 * len(projections) * K
-    return needs_less_memory and multiplies_less and all(linear_parameters(x) for x in projections)
+    return needs_less_memory and multiplies_less and all(map(can_absorb, projections))
 
 
 def absorbed_pack(

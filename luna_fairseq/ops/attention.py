@@ -12,11 +12,78 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.forms import Form, FormTable, never, otherwise
-from luna_fairseq.ops.masked_softmax import masked_softmax, naive_softmax_weights
-from luna_fairseq.ops.softmax import softmax_attention
 
 # A head is usually 64 wide. With at most 64 keys, a query has no more weights than features.
 FEW_KEYS = 64
+# Before torch 2.5, scaled_dot_product_attention returned NaN for a query whose keys are all masked. Before
+# torch 2.0 it did not exist.
+_FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
+
+# Largest penalty for distance that a bias subtracts from a logit. A weight of e^-50 is negligible even in
+# float64. Without a limit, the weights of distant keys would be denormal numbers, which slow down a CPU many
+# times.
+MAX_PENALTY = 50.0
+
+
+def naive_softmax_weights(
+    q: Tensor, k: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None
+) -> Tensor:
+    """Compute the weights softmax(q k^T / sqrt(K) + bias) [.., T, S] by definition, in float32 or float64.
+
+    q is [.., T, K] and k is [.., S, K]. mask and bias broadcast to [.., T, S]; the mask is True at masked
+    keys. A query whose keys are all masked has weights of zero.
+    """
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        logits = (q.to(dtype) * q.size(-1) ** -0.5) @ k.to(dtype).transpose(-2, -1)
+        return masked_softmax(logits if bias is None else logits + bias, mask)
+
+
+def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Compute the softmax over the last dimension, with zero weight where the mask is True.
+
+    The weights sum to one, or are all zero if every key is masked.
+
+    Example:
+        >>> import torch
+        >>> masked_softmax(torch.zeros(3), torch.tensor([False, False, True]))
+        tensor([0.5000, 0.5000, 0.0000])
+    """
+    if mask is None:
+        return logits.softmax(dim=-1)
+    # The most negative finite value, unlike -inf, avoids NaN gradients if every key is masked.
+    weights = logits.masked_fill(mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
+    return weights.masked_fill(mask, 0.0)
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    bias: Optional[Tensor] = None,
+) -> Tensor:
+    """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
+
+    q [B, H, T, K] is not yet scaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S], and
+    the mask is True at masked keys. A query whose keys are all masked has an output of zeros. Dropout of the
+    weights is applied in evaluation too.
+
+    Example:
+        >>> import torch
+        >>> x, later = torch.randn(2, 8, 10, 64), torch.ones(10, 10, dtype=torch.bool).triu(1)
+        >>> softmax_attention(x, x, x, later).shape  # causal attention
+        torch.Size([2, 8, 10, 64])
+    """
+    if not _FUSED:
+        weights = F.dropout(naive_softmax_weights(q, k, mask, bias), dropout)
+        return (weights @ v.to(weights.dtype)).to(q.dtype)
+    attn_mask = None if mask is None else ~mask
+    if bias is not None:
+        bias = bias.to(q.dtype)
+        attn_mask = bias if mask is None else bias.masked_fill(mask, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)
 
 
 def naive_attention(
@@ -89,7 +156,7 @@ def luna_attention(
     # Batched products over B x H read the heads of a projection in place; matmul would copy them.
     heads, shape = q.shape[:2], (*q.shape[:3], k.size(2))
     scale = q.size(-1) ** -0.5
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:
         # There are few keys, so scaling them costs less than scaling the queries.
         logits = torch.bmm(q, k.transpose(1, 2) * scale)
@@ -121,7 +188,9 @@ SOFTMAX_FORMS = FormTable(
         "1.2 to 2.5 times as fast as torch's fused attention with 16 keys and 1,000 queries",
         should_use_matmul,
     ),
-    Form("fused", "ops/softmax.py", "otherwise", "the matrix of weights, with torch 2.5 or newer", otherwise),
+    Form(
+        "fused", "ops/attention.py", "otherwise", "the matrix of weights, with torch 2.5 or newer", otherwise
+    ),
     Form("naive", "ops/attention.py", "if forced, and if weights are wanted", "the definition", never),
 )
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
+from luna_fairseq.ops.attention import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:

@@ -1,9 +1,8 @@
 """Tables of the equal implementations (forms) of an operation, and the rules that select one.
 
-The tables stand in ``ops/attention.py``, ``ops/causal_luna/forms.py``, ``modules/pack_forms.py`` and
-``modules/unpack_forms.py``, and those of the extension beside its look-up. A rule reads shapes, devices, data
-types, modes and the kinds of layers, never a clock. Equal seeds and all processes of a job therefore take the
-same form.
+The tables stand in ``ops/attention.py``, ``ops/causal_luna/`` and ``modules/attention_forms.py``, and those
+of the extension beside its look-up. A rule reads shapes, devices, data types, modes and the kinds of layers,
+never a clock. Equal seeds and all processes of a job therefore take the same form.
 """
 
 from contextlib import contextmanager
@@ -71,18 +70,19 @@ class FormTable:
         inputs. Raises ValueError if no condition holds.
         """
         if form is not None:
-            return self._record(self.find(form))
-        if self._forced is not None and self._forced.possible(*inputs):
-            return self._record(self._forced)
-        for each in self.forms:
-            if each.applies(*inputs):
-                return self._record(each)
-        raise ValueError(f"No form of {self.operation} can compute these inputs.")
-
-    def _record(self, form: Form) -> str:
+            name = self.find(form).name
+        elif self._forced is not None and self._forced.possible(*inputs):
+            name = self._forced.name
+        else:
+            for each in self.forms:
+                if each.applies(*inputs):
+                    name = each.name
+                    break
+            else:
+                raise ValueError(f"No form of {self.operation} can compute these inputs.")
         if self._taken is not None:
-            self._taken.append(form.name)
-        return form.name
+            self._taken.append(name)
+        return name
 
     def find(self, name: str) -> Form:
         """Return the form with this name, or raise a ValueError that lists the names of the table."""

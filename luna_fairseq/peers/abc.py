@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from luna_fairseq.ops.attention import softmax_attention
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
-from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State
 from luna_fairseq.peers.feature_maps import mask_features
 

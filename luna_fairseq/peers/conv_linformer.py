@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.ops.softmax import softmax_attention
+from luna_fairseq.ops.attention import naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features
 

@@ -15,8 +15,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.ops.softmax import softmax_attention
+from luna_fairseq.ops.attention import naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_masks
 
 

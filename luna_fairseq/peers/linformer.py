@@ -14,7 +14,7 @@ from typing import Any, List, Optional
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.ops.softmax import softmax_attention
+from luna_fairseq.ops.attention import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features
 

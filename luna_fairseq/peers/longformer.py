@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.ops.attention import naive_softmax_weights, softmax_attention
 from luna_fairseq.ops.blocks import GlobalKeys, windowed_attention
-from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_masks, materialize_padding
 
 

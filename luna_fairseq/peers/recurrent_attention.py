@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fairseq.models.lstm import Linear
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.masked_softmax import masked_softmax
+from luna_fairseq.ops.attention import masked_softmax
 
 LOCAL = ("none", "monotonic", "predictive")
 

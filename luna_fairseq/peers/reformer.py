@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.blocks import append_neighbours, from_blocks, merge_parts, partial_attention, to_blocks
-from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 from luna_fairseq.peers.resampling import ResampledNormal
 

@@ -19,8 +19,8 @@ from typing import Any, Optional
 import torch
 from torch import Tensor, nn
 
+from luna_fairseq.ops.attention import naive_softmax_weights
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
-from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, materialize_padding
 from luna_fairseq.peers.feature_maps import mask_features
 

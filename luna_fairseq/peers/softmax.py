@@ -16,8 +16,7 @@ from torch import Tensor
 
 from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.strengths import DiagonalPrior
-from luna_fairseq.ops.masked_softmax import naive_softmax_weights
-from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
+from luna_fairseq.ops.attention import MAX_PENALTY, naive_softmax_weights, softmax_attention
 from luna_fairseq.peers.attention import (
     CROSS,
     Parts,

@@ -14,6 +14,7 @@ from typing import Any, Optional
 import torch
 from torch import Tensor
 
+from luna_fairseq.ops.attention import naive_softmax_weights
 from luna_fairseq.ops.blocks import (
     append_neighbours,
     from_blocks,
@@ -22,7 +23,6 @@ from luna_fairseq.ops.blocks import (
     partial_attention,
     to_blocks,
 )
-from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, combine_masks
 
 

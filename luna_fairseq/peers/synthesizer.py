@@ -16,7 +16,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.ops.masked_softmax import masked_softmax
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.peers.attention import (
     BIDIRECTIONAL,
     CAUSAL,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
-from luna_fairseq.ops.softmax import MAX_PENALTY
+from luna_fairseq.ops.attention import MAX_PENALTY
 
 H = 3
 

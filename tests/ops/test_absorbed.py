@@ -152,14 +152,14 @@ def test_absorbed_projections_need_no_more_memory(kind, untie_kv):
 
 def test_projections_are_absorbed_only_where_this_saves_time():
     linear, rows, tokens = nn.Linear(64, 64), torch.randn(3, 2, 5, 32), torch.randn(40, 3, 64)
-    assert should_absorb(rows, tokens, linear)
-    assert not should_absorb(rows, tokens[:19], linear)  # fewer than two tokens for each row of each head
-    assert should_absorb(rows, tokens[:19], linear, linear)
-    assert should_absorb(rows, tokens[:19], linear, products=1)
+    assert should_absorb(rows, tokens, [linear])
+    assert not should_absorb(rows, tokens[:19], [linear])  # fewer than two tokens for each row of each head
+    assert should_absorb(rows, tokens[:19], [linear, linear])
+    assert should_absorb(rows, tokens[:19], [linear], products=1)
     many_rows = torch.randn(3, 2, 13, 32)  # for K = 32
-    assert not should_absorb(many_rows, tokens.repeat(9, 1, 1), linear)
-    assert not should_absorb(rows.bfloat16(), tokens, linear)  # under autocast
-    assert not should_absorb(rows.to("meta"), tokens.to("meta"), linear)
+    assert not should_absorb(many_rows, tokens.repeat(9, 1, 1), [linear])
+    assert not should_absorb(rows.bfloat16(), tokens, [linear])  # under autocast
+    assert not should_absorb(rows.to("meta"), tokens.to("meta"), [linear])
 
 
 def test_a_layer_with_hooks_or_of_another_kind_is_not_absorbed():
@@ -171,4 +171,4 @@ def test_a_layer_with_hooks_or_of_another_kind_is_not_absorbed():
     hooked.register_forward_pre_hook(lambda module, inputs: None)
     watched.register_forward_hook(lambda module, inputs, output: None)
     for linear in (hooked, watched, Other(64, 64), nn.Linear(64, 64, bias=False)):
-        assert not should_absorb(rows, tokens, linear)
+        assert not should_absorb(rows, tokens, [linear])

@@ -15,8 +15,8 @@ import torch
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.causal_luna import (
     causal_luna,
-    choice,
     chunk_causal_luna,
+    comparison,
     triton_causal_luna,
     why_not_triton_here,
 )
@@ -33,16 +33,16 @@ has_triton = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def forget_comparisons(monkeypatch):
-    monkeypatch.setattr(choice, "COMPARED_LENGTH", 40)  # three chunks: the interpreter is slow
-    choice._compare_once.cache_clear()
+    monkeypatch.setattr(comparison, "COMPARED_LENGTH", 40)  # three chunks: the interpreter is slow
+    comparison._compare_once.cache_clear()
     yield
-    choice._compare_once.cache_clear()
+    comparison._compare_once.cache_clear()
 
 
 @pytest.fixture
 def supported(monkeypatch):
     """Pretend that Triton supports this machine. The tests replace the kernels."""
-    monkeypatch.setattr(choice, "why_not_triton", lambda *heads: "")
+    monkeypatch.setattr(comparison, "why_not_triton", lambda *heads: "")
 
 
 def attend(backend, T=5, K=8, L=3, dtype=torch.float32, log_decay=None):
@@ -75,7 +75,7 @@ def test_auto_is_chunk_and_reads_no_clock(monkeypatch):
     ],
 )
 def test_auto_is_triton_on_a_measured_gpu(capability, type_of_v, expected, supported, monkeypatch):
-    monkeypatch.setattr(choice, "FASTER_WITH_TRITON", frozenset({(9, 0)}))
+    monkeypatch.setattr(OPERATION, "FASTER_WITH_TRITON", frozenset({(9, 0)}))
     monkeypatch.setattr(torch.version, "cuda", "12.6")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     x = SimpleNamespace(
@@ -87,7 +87,7 @@ def test_auto_is_triton_on_a_measured_gpu(capability, type_of_v, expected, suppo
 
 @has_triton
 def test_triton_is_compared_once_for_each_shape_and_type(monkeypatch):
-    compared = record_calls(monkeypatch, choice, "find_disagreement", "")
+    compared = record_calls(monkeypatch, comparison, "find_disagreement", "")
     used = record_calls(monkeypatch, OPERATION, "triton_causal_luna")
     for L in (3, 4, 16):  # 3 and 4 share a power of two
         attend("triton", L=L)
@@ -115,7 +115,7 @@ def test_a_wrong_result_is_an_error(log_decay, monkeypatch):
     def wrong(q, k, v, pack_weights, **masks):
         return triton_causal_luna(q, k, v * 1.001, pack_weights, **masks)
 
-    monkeypatch.setattr(choice, "triton_causal_luna", wrong)
+    monkeypatch.setattr(comparison, "triton_causal_luna", wrong)
     log_decay = None if log_decay is None else torch.tensor(log_decay, device=DEVICE)
     for _ in range(2):
         with pytest.raises(InputError, match="output differs by 1.0e-03.* Use chunk"):
@@ -126,7 +126,7 @@ def test_kernels_that_do_not_compile_are_an_error(supported, monkeypatch):
     def failing(q, k, v, pack_weights, **masks):
         raise RuntimeError("no such instruction\non this card")
 
-    monkeypatch.setattr(choice, "triton_causal_luna", failing)
+    monkeypatch.setattr(comparison, "triton_causal_luna", failing)
     with pytest.raises(InputError, match=f"{DEVICE}.* RuntimeError: no such instruction. Use chunk"):
         attend("triton")
 
@@ -134,7 +134,7 @@ def test_kernels_that_do_not_compile_are_an_error(supported, monkeypatch):
 @has_triton
 @pytest.mark.parametrize("options, value", [({"K": 130}, "130"), ({"dtype": torch.float64}, "float64")])
 def test_unsupported_inputs_are_refused_without_a_comparison(options, value, monkeypatch):
-    compared = record_calls(monkeypatch, choice, "find_disagreement", "")
+    compared = record_calls(monkeypatch, comparison, "find_disagreement", "")
     with pytest.raises(ValueError, match=value):
         attend("triton", **options)
     assert not compared
@@ -153,10 +153,10 @@ def test_a_card_of_an_older_capability_is_not_supported(monkeypatch):
 
 
 def test_the_comparison_leaves_the_random_numbers_alone(supported, monkeypatch):
-    monkeypatch.setattr(choice, "triton_causal_luna", chunk_causal_luna)
+    monkeypatch.setattr(comparison, "triton_causal_luna", chunk_causal_luna)
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     q, weights = torch.zeros(2, 2, 5, 8, device=DEVICE), torch.zeros(2, 2, 5, 3, device=DEVICE)
-    choice.check_triton_results(q, q, q, weights, False)
-    assert choice._compare_once.cache_info().currsize == 1
+    comparison.check_triton_results(q, q, q, weights, False)
+    assert comparison._compare_once.cache_info().currsize == 1
     after = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     assert all(torch.equal(x, y) for x, y in zip(states, after))

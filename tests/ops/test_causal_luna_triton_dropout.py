@@ -11,6 +11,7 @@ import pytest
 import torch
 from attention_inputs import output_and_gradients, relative_rms
 
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.causal_luna import triton as form
 from luna_fairseq.ops.causal_luna.naive import (
     causal_outer_mean,
@@ -18,7 +19,6 @@ from luna_fairseq.ops.causal_luna.naive import (
     decayed_outer_mean,
     decayed_shares,
 )
-from luna_fairseq.ops.masked_softmax import masked_softmax
 
 triton = pytest.importorskip("triton", reason="triton is not installed")
 tl = triton.language

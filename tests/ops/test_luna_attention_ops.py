@@ -16,8 +16,8 @@ from attention_inputs import (
     softmax_inputs,
 )
 
-from luna_fairseq.ops import softmax
-from luna_fairseq.ops.attention import luna_attention, naive_attention
+from luna_fairseq.ops import attention
+from luna_fairseq.ops.attention import luna_attention, naive_attention, softmax_attention
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 MASKS = {
@@ -34,7 +34,7 @@ def naive_form(q, k, v, mask=None, dropout=0.0, bias=None):
 
 
 def fused_form(q, k, v, mask=None, dropout=0.0, bias=None):
-    return softmax.softmax_attention(q, k, v, None if mask is None else mask[:, None, None, :], dropout, bias)
+    return softmax_attention(q, k, v, None if mask is None else mask[:, None, None, :], dropout, bias)
 
 
 FORMS = (naive_form, fused_form, luna_attention)  # the last one multiplies: all is short here
@@ -169,7 +169,7 @@ def test_masks_under_autocast(form):
 
 
 def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
-    monkeypatch.setattr(softmax, "_FUSED", False)
+    monkeypatch.setattr(attention, "_FUSED", False)
     inputs = softmax_inputs(6)
     assert torch.equal(fused_form(*inputs, MASKS["left"]), naive_form(*inputs, MASKS["left"]))
 

@@ -9,8 +9,7 @@ from peer_cases import LONGEST, assert_close, build, pad, sequence
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.diagonal import naive_diagonal_bias
-from luna_fairseq.ops.attention import naive_attention
-from luna_fairseq.ops.masked_softmax import masked_softmax
+from luna_fairseq.ops.attention import masked_softmax, naive_attention
 from luna_fairseq.peers.options import LOCAL_KINDS
 
 

@@ -4,87 +4,18 @@ They are naive (the definition), chunk (training on a CPU), parallel and triton 
 recurrent (decoding). See ops/README.md for the formulas.
 """
 
-from typing import Optional
-
-from torch import Tensor
-
-from luna_fairseq.ops.causal_luna.choice import check_triton_results
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS
-from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
+from luna_fairseq.ops.causal_luna.forms import BACKENDS, causal_luna
+from luna_fairseq.ops.causal_luna.inputs import (
+    PACK_ACTIVATIONS,
+    CausalLunaState,
+    TokenCounts,
+    pack_weights,
+)
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.parallel import parallel_causal_luna
 from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
-from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton_here
-
-BACKENDS = ("auto", "naive", "chunk", "parallel", "triton")  # "auto", and the names in CAUSAL_FORMS
-
-
-def causal_luna(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    pack_weights: Tensor,
-    packed_padding_mask: Optional[Tensor] = None,
-    key_padding_mask: Optional[Tensor] = None,
-    dropout: float = 0.0,
-    backend: str = "auto",
-    log_decay: Optional[Tensor] = None,
-) -> Tensor:
-    """Compute causal Luna attention over a whole sequence.
-
-    For the query q_t, keys k_j, values v_j and pack weights a_j, the output y_t at position t is::
-
-        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
-        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
-
-    With decay, a decayed mean replaces (1 / t) times the sum over positions.
-
-    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, T, K].
-        v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
-        pack_weights: pack weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
-        packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
-            (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
-            from the position counts (default: None, no padding).
-        dropout: dropout probability of the unpack weights (default: 0).
-        backend: implementation, "naive", "chunk", "parallel" or "triton". "auto" selects triton on GPUs where
-            it was measured to be faster, parallel on other GPUs, and chunk elsewhere (default: "auto").
-            Before its first use, triton is compared with chunk on random inputs.
-        log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
-            paper).
-
-    Returns:
-        The output [B, H, T, K] in the dtype of ``q``.
-
-    Raises:
-        ValueError: The backend is unknown, does not support these inputs on this device, or fails the
-            comparison.
-
-    Example:
-        >>> import torch
-        >>> x, weights = torch.randn(2, 8, 100, 64), torch.rand(2, 8, 100, 16)  # T = 100, L = 16
-        >>> causal_luna(x, x, x, weights, backend="chunk").shape
-        torch.Size([2, 8, 100, 64])
-    """
-    if backend not in BACKENDS:
-        raise ValueError(f"Expected one of {', '.join(BACKENDS)} as Luna backend, got {backend!r}.")
-    inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
-    backend = CAUSAL_FORMS.choose(q, k, v, pack_weights, form=None if backend == "auto" else backend)
-    if backend == "naive":
-        return naive_causal_luna(*inputs, log_decay)[0]
-    if backend == "chunk":
-        return chunk_causal_luna(*inputs, log_decay=log_decay)
-    if backend == "parallel":
-        return parallel_causal_luna(*inputs, log_decay)
-    check_triton_results(q, k, v, pack_weights, log_decay is not None)
-    return triton_causal_luna(*inputs, log_decay)
-
 
 __all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "TokenCounts", "causal_luna"]
 __all__ += ["chunk_causal_luna", "naive_causal_luna", "pack_weights", "parallel_causal_luna"]

@@ -27,8 +27,7 @@ from luna_fairseq.ops.causal_luna.decay import (
     scale_,
     sum_over_examples,
 )
-from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
-from luna_fairseq.ops.causal_luna.state import CausalLunaState
+from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, count_steps, mask_padding
 from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 
 

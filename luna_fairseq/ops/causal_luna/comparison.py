@@ -1,11 +1,18 @@
-"""Comparison of an implementation of causal Luna attention with the chunkwise one on random inputs."""
+"""Comparison of an implementation of causal Luna attention with the chunkwise one on random inputs.
 
+The Triton kernels must pass the comparison before their first use.
+"""
+
+from functools import lru_cache
 from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 
+from luna_fairseq.errors import InputError
+from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
+from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
 
 # Largest accepted relative difference (root mean square) of outputs and gradients. Rounding errors are
 # several times smaller.
@@ -14,6 +21,14 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 LOG_DECAY = (-0.25, -0.06)
 # Factor of the tolerance for the gradient of the log decay, whose terms nearly cancel each other
 DECAY_TOLERANCE = 20
+# Sequence length for the comparison of results. It gives several chunks, the last of which is not full.
+COMPARED_LENGTH = 100
+
+
+def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
+    """Return True if the Triton kernels can compute these inputs on this machine, and False otherwise."""
+    reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
+    return not reason and q.dtype == k.dtype == v.dtype
 
 
 class Sample(NamedTuple):
@@ -87,3 +102,32 @@ def output_and_gradients(
         output = implementation(q, k, k if v is None else v, pack_weights, log_decay=log_decay, **options)
         gradients = iter(torch.autograd.grad(output, [x for x in leaves if x is not None], inputs.grad))
     return (output, *(None if x is None else next(gradients) for x in leaves))
+
+
+def check_triton_results(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, has_decay: bool) -> None:
+    """Compare the Triton kernels with the chunkwise implementation before their first use, on random inputs.
+
+    Comparisons are repeated for another device, dtype, head width or packed length (rounded up to a power of
+    two). Raises InputError if the kernels fail or their results differ.
+    """
+    if not is_recording_graph() and q.numel() and supports_triton(q, k, v, pack_weights):
+        L = 1 << (pack_weights.size(-1) - 1).bit_length()
+        _compare_once(q.device, q.dtype, q.size(-1), L, has_decay, v is k)
+
+
+@lru_cache(maxsize=None)
+@torch.inference_mode(False)
+@torch.enable_grad()
+def _compare_once(
+    device: torch.device, dtype: torch.dtype, K: int, L: int, has_decay: bool, is_tied: bool
+) -> None:
+    try:
+        sample = draw_sample(2, 2, COMPARED_LENGTH, K, L, device, dtype, has_decay, is_tied)
+        reason = find_disagreement(triton_causal_luna, sample)
+    except Exception as error:  # a compiler may raise anything on a device that it does not know
+        line = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"Luna backend triton fails on {device} with {type(error).__name__}: {line}. Use chunk"
+        ) from error
+    if reason:
+        raise InputError(f"Luna backend triton is wrong on {device}: {reason}. Use chunk")

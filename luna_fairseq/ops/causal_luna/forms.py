@@ -1,11 +1,41 @@
-"""Forms of causal Luna attention: whole sequences, pack weights, and the next positions after a state."""
+"""Causal Luna attention over whole sequences, and the choice among its implementations (forms)."""
 
-from torch import Tensor, nn
+from typing import FrozenSet, Optional, Tuple
 
-from luna_fairseq.ops.absorbed import should_absorb
-from luna_fairseq.ops.causal_luna.choice import prefers_parallel, prefers_triton, supports_triton
+import torch
+from torch import Tensor
+
+from luna_fairseq.ops.attention import is_recording_graph
+from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
+from luna_fairseq.ops.causal_luna.comparison import check_triton_results, supports_triton
+from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
+from luna_fairseq.ops.causal_luna.parallel import parallel_causal_luna
+from luna_fairseq.ops.causal_luna.triton import triton_causal_luna
 from luna_fairseq.ops.forms import Form, FormTable, never, otherwise
-from luna_fairseq.ops.plain_linear import linear_parameters
+
+# Compute capabilities, such as (9, 0), on which the Triton kernels were measured to be faster than parallel.
+FASTER_WITH_TRITON: FrozenSet[Tuple[int, int]] = frozenset()
+
+
+def prefers_parallel(q: Tensor, *others: Tensor) -> bool:
+    """Return True on a GPU in eager mode, where the backend ``auto`` is parallel unless it is triton.
+
+    Return False on a CPU and while torch records a graph.
+    """
+    return q.is_cuda and not is_recording_graph()
+
+
+def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
+    """Return True if the backend ``auto`` is triton for these inputs, and False otherwise.
+
+    It is triton on the GPUs of ``FASTER_WITH_TRITON`` in eager mode, for inputs that the kernels support.
+    """
+    if not prefers_parallel(q) or torch.version.cuda is None:
+        return False
+    if torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
+        return False
+    return supports_triton(q, k, v, pack_weights)
+
 
 CAUSAL_FORMS = FormTable(
     "causal attention",
@@ -33,45 +63,69 @@ CAUSAL_FORMS = FormTable(
     ),
     Form("naive", "ops/causal_luna/naive.py", "if forced", "the definition", never),
 )
+BACKENDS = ("auto", "naive", "chunk", "parallel", "triton")  # "auto", and the names in CAUSAL_FORMS
 
 
-def _can_absorb(pack_q: Tensor, x: Tensor, key_projection: nn.Module) -> bool:
-    return pack_q.size(0) == x.size(1) and linear_parameters(key_projection) is not None
+def causal_luna(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pack_weights: Tensor,
+    packed_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    backend: str = "auto",
+    log_decay: Optional[Tensor] = None,
+) -> Tensor:
+    """Compute causal Luna attention over a whole sequence.
 
+    For the query q_t, keys k_j, values v_j and pack weights a_j, the output y_t at position t is::
 
-def _should_absorb(pack_q: Tensor, x: Tensor, key_projection: nn.Module) -> bool:
-    # One P for each example: hypotheses that share a P are decoded step by step.
-    return pack_q.size(0) == x.size(1) and should_absorb(pack_q, x, key_projection, products=1)
+        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
+        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
 
+    With decay, a decayed mean replaces (1 / t) times the sum over positions.
 
-PACK_WEIGHT_FORMS = FormTable(
-    "pack weights of causal attention",
-    Form(
-        "absorbed",
-        "ops/absorbed.py",
-        "should_absorb: a CPU, no graph, long targets, plain linear layers",
-        "the projection of the keys, one of three or four of X",
-        _should_absorb,
-        _can_absorb,
-    ),
-    Form("projected", "ops/causal_luna/inputs.py", "otherwise", "keys are projected first", otherwise),
-)
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
-STEP_FORMS = FormTable(
-    "causal attention after a state",
-    Form(
-        "recurrent",
-        "ops/causal_luna/recurrent.py",
-        "one new position",
-        "all products within a chunk: the output is read from the new sums",
-        lambda q: q.size(2) == 1,
-        lambda q: q.size(2) == 1,
-    ),
-    Form(
-        "chunk",
-        "ops/causal_luna/chunk.py",
-        "several new positions (a prefix)",
-        "calls: one for all positions",
-        otherwise,
-    ),
-)
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
+        pack_weights: pack weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
+        packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
+            (default: None, no row is masked).
+        key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
+            from the position counts (default: None, no padding).
+        dropout: dropout probability of the unpack weights (default: 0).
+        backend: implementation, "naive", "chunk", "parallel" or "triton". "auto" selects triton on GPUs where
+            it was measured to be faster, parallel on other GPUs, and chunk elsewhere (default: "auto").
+            Before its first use, triton is compared with chunk on random inputs.
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
+            paper).
+
+    Returns:
+        The output [B, H, T, K] in the dtype of ``q``.
+
+    Raises:
+        ValueError: The backend is unknown, does not support these inputs on this device, or fails the
+            comparison.
+
+    Example:
+        >>> import torch
+        >>> x, weights = torch.randn(2, 8, 100, 64), torch.rand(2, 8, 100, 16)  # T = 100, L = 16
+        >>> causal_luna(x, x, x, weights, backend="chunk").shape
+        torch.Size([2, 8, 100, 64])
+    """
+    if backend not in BACKENDS:
+        raise ValueError(f"Expected one of {', '.join(BACKENDS)} as Luna backend, got {backend!r}.")
+    inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
+    backend = CAUSAL_FORMS.choose(q, k, v, pack_weights, form=None if backend == "auto" else backend)
+    if backend == "naive":
+        return naive_causal_luna(*inputs, log_decay)[0]
+    if backend == "chunk":
+        return chunk_causal_luna(*inputs, log_decay=log_decay)
+    if backend == "parallel":
+        return parallel_causal_luna(*inputs, log_decay)
+    check_triton_results(q, k, v, pack_weights, log_decay is not None)
+    return triton_causal_luna(*inputs, log_decay)

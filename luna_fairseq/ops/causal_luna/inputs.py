@@ -1,13 +1,14 @@
-"""Pack weights and position counts, shared by all implementations of causal Luna attention."""
+"""Pack weights, position counts and decoding state of causal Luna attention, for all implementations."""
 
 import math
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from luna_fairseq.ops.absorbed import HeadProjection, absorbed_logits
+from luna_fairseq.ops.absorbed import HeadProjection, absorbed_logits, can_absorb, should_absorb
+from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 # Number of rows of P that a Triton kernel processes at a time. The constant is defined here to avoid an
 # import cycle between triton.py and triton_kernels.py.
@@ -15,6 +16,55 @@ BLOCK_L = 16
 # Up to this number of positions (the hypotheses of a sentence in decoding), copying heads takes less time
 # than the calls that avoid the copy.
 FEW_POSITIONS = 8
+
+
+class CausalLunaState(NamedTuple):
+    """Decoding state of causal Luna attention: sums over all positions so far, and the number of positions.
+
+    The sums are those of equation 7 of the Luna paper, without the factor 1/t. k_j is the key, v_j the value
+    and a_j the pack weights of position j, one weight per row of the packed sequence P.
+
+    Shapes: batch size B, H heads, head width K, and L rows of P.
+
+    Attributes:
+        key_sum: sum [B, H, K, L] of the outer products k_j^T a_j over positions j, in float32 or float64.
+        value_sum: sum [B, H, L, K] of the outer products a_j^T v_j over positions j, in float32 or float64.
+        steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
+            precision would stop at 2,048.
+    """
+
+    key_sum: Tensor
+    value_sum: Tensor
+    steps: Tensor
+
+
+class TokenCounts(NamedTuple):
+    """Number t of positions so far, excluding padding, and its reciprocal. All layers share the counts.
+
+    Attributes:
+        before: number of positions [B] in earlier calls, int64.
+        steps: number t [B] of positions, int64.
+        divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
+        mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper.
+    """
+
+    before: Tensor
+    steps: Tensor
+    divisor: Tensor
+    mean: Tensor
+
+    @classmethod
+    def compute(
+        cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
+    ) -> "TokenCounts":
+        """Return the counts after ``length`` more positions, without the padding in padding_mask [B, length].
+
+        dtype: dtype of the keys. The sums have this dtype, or float32 if the keys are in half precision.
+        """
+        steps = before + (length if padding_mask is None else (~padding_mask).sum(dim=1))
+        dtype = torch.promote_types(dtype, torch.float32)
+        divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)
+        return cls(before, steps, divisor, divisor.reciprocal())
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -72,6 +122,29 @@ def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activa
     pack_q: projected P [B, H, L, K]. key: key projection, split into heads.
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
+
+
+def _should_absorb_keys(pack_q: Tensor, x: Tensor, key_projection: nn.Module) -> bool:
+    # One P for each example: hypotheses that share a P are decoded step by step.
+    return pack_q.size(0) == x.size(1) and should_absorb(pack_q, x, [key_projection], products=1)
+
+
+def _can_absorb_keys(pack_q: Tensor, x: Tensor, key_projection: nn.Module) -> bool:
+    return pack_q.size(0) == x.size(1) and can_absorb(key_projection)
+
+
+PACK_WEIGHT_FORMS = FormTable(
+    "pack weights of causal attention",
+    Form(
+        "absorbed",
+        "ops/absorbed.py",
+        "should_absorb: a CPU, no graph, long targets, plain linear layers",
+        "the projection of the keys, one of three or four of X",
+        _should_absorb_keys,
+        _can_absorb_keys,
+    ),
+    Form("projected", "ops/causal_luna/inputs.py", "otherwise", "keys are projected first", otherwise),
+)
 
 
 def at_least_float32(x: Tensor) -> Tensor:

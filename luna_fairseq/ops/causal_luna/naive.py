@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
-from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:

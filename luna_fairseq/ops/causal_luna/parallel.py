@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
-from luna_fairseq.ops.masked_softmax import masked_softmax
 
 CHUNK_SIZE = 64
 

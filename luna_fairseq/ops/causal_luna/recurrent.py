@@ -6,12 +6,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, decayed_counts
-from luna_fairseq.ops.causal_luna.forms import STEP_FORMS
-from luna_fairseq.ops.causal_luna.inputs import mask_padding
-from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
-from luna_fairseq.ops.masked_softmax import masked_softmax
+from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, TokenCounts, mask_padding
+from luna_fairseq.ops.forms import Form, FormTable, otherwise
+
+STEP_FORMS = FormTable(
+    "causal attention after a state",
+    Form(
+        "recurrent",
+        "ops/causal_luna/recurrent.py",
+        "one new position",
+        "all products within a chunk: the output is read from the new sums",
+        lambda q: q.size(2) == 1,
+        lambda q: q.size(2) == 1,
+    ),
+    Form(
+        "chunk",
+        "ops/causal_luna/chunk.py",
+        "several new positions (a prefix)",
+        "calls: one for all positions",
+        otherwise,
+    ),
+)
 
 
 def recurrent_causal_luna(
