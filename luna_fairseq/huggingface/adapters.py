@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from luna_fairseq.modules.builders import Builders
 from luna_fairseq.modules.embedding import TokenEmbedding
 from luna_fairseq.modules.memory import call_with_tensors
 from luna_fairseq.modules.options import LEARNED, DecoderOptions, EncoderOptions, options_from
@@ -56,22 +57,36 @@ def decoder_options(config: Any) -> DecoderOptions:
     )
 
 
+def build_layers(layers: Iterable[nn.Module]) -> nn.ModuleList:
+    """Build the list of layers, each with the attribute by which transformers enables checkpointing."""
+    built = nn.ModuleList(layers)
+    for layer in built:
+        layer.gradient_checkpointing = False
+        for method in ("forward", "read"):
+            if hasattr(layer, method):
+                setattr(layer, method, partial(_call_layer, layer, method))
+    return built
+
+
+def _call_layer(layer: Any, method: str, *inputs: Any) -> Any:
+    """Call a method of a layer, with gradient checkpointing if it is enabled and the layer is in training."""
+    function = partial(getattr(type(layer), method), layer)
+    if layer.gradient_checkpointing and layer.training:
+        return call_with_tensors(layer._gradient_checkpointing_func, function, *inputs)
+    return function(*inputs)
+
+
+BUILDERS = Builders(layers=build_layers)
+
+
 class TransformersStack(TokenEmbedding):
     """Base class of the exported encoder and decoder: token embedding, and methods for transformers."""
-
-    gradient_checkpointing = False
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         self.embed_tokens = value
-
-    def run_layer(self, function: Any, *inputs: Any) -> Any:
-        """Call a layer, with gradient checkpointing if it is enabled and the model is in training mode."""
-        if self.gradient_checkpointing and self.training:
-            return call_with_tensors(self._gradient_checkpointing_func, function, *inputs)
-        return function(*inputs)
 
     def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]

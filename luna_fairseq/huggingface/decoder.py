@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
+from luna_fairseq.anchored.factories import choose_decoder_attentions
 from luna_fairseq.huggingface.adapters import (
+    BUILDERS,
     TransformersStack,
     build_token_embedding,
     decoder_options,
@@ -20,8 +21,7 @@ from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrain
 from luna_fairseq.modules.batch import Source, drop_empty_mask
 from luna_fairseq.modules.luna_decoder import LunaDecoder as Decoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
-from luna_fairseq.modules.memory import DecoderMemory
-from luna_fairseq.modules.state import DecoderState
+from luna_fairseq.modules.memory import DecoderMemory, DecoderState
 
 
 class LunaCache:
@@ -82,7 +82,8 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     def __init__(self, config: Any):
         options = decoder_options(config)
         embed_tokens = build_token_embedding(config, "decoder")
-        super().__init__(options, embed_tokens, choose_decoder_attentions(config, options), config=config)
+        attentions = choose_decoder_attentions(config, options)
+        super().__init__(options, embed_tokens, attentions, BUILDERS, config=config)
         self.post_init()
 
     def forward(  # type: ignore[override]

@@ -17,10 +17,11 @@ from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import ModelOutput
 
-from luna_fairseq.anchored.encoder_attentions import choose_encoder_attentions
+from luna_fairseq.anchored.factories import choose_encoder_attentions
 from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
 from luna_fairseq.huggingface.adapters import (
+    BUILDERS,
     TransformersStack,
     build_token_embedding,
     encoder_options,
@@ -28,8 +29,8 @@ from luna_fairseq.huggingface.adapters import (
     to_batch_first,
 )
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
+from luna_fairseq.modules.embedding import PackedEmbedding
 from luna_fairseq.modules.luna_encoder import LunaEncoder
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.positions import sinusoidal_table
 
 
@@ -130,7 +131,8 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     def __init__(self, config: LunaConfig, embed_tokens: Optional[nn.Module] = None):
         options = encoder_options(config)
         embed_tokens = embed_tokens or build_token_embedding(config, "encoder")
-        super().__init__(options, embed_tokens, choose_encoder_attentions(config, options), config=config)
+        attentions = choose_encoder_attentions(config, options)
+        super().__init__(options, embed_tokens, attentions, BUILDERS, config=config)
         self.post_init()
 
     def forward(  # type: ignore[override]

@@ -13,25 +13,24 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqIncrementalDecoder
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.utils import eval_str_list
-from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
+from luna_fairseq.anchored.factories import choose_decoder_attentions
 from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.beams import group_by_sentence
 from luna_fairseq.models.fairseq_layers import (
     FairseqPositions,
     IncrementalState,
+    NoTorchScript,
     fairseq_builders,
     read_options,
+    refuse_tracing,
 )
-from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.batch import Source
-from luna_fairseq.modules.decoder_attentions import DecoderAttentions
 from luna_fairseq.modules.heads import hypotheses_per_sentence
-from luna_fairseq.modules.luna_decoder import LunaDecoder
+from luna_fairseq.modules.luna_decoder import DecoderAttentions, LunaDecoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
-from luna_fairseq.modules.memory import DecoderMemory
+from luna_fairseq.modules.memory import DecoderMemory, DecoderState
 from luna_fairseq.modules.options import DecoderOptions
-from luna_fairseq.modules.state import DecoderState
 
 
 class Decoding(NamedTuple):
@@ -79,7 +78,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             linear_embedding=cfg.quant_noise.pq > 0 and not cfg.adaptive_input,
             backend=cfg.luna_backend,
         )
-        # Layers are dropped by `choose_layers`, because each batch reads the list of layers twice.
+        # Layers are dropped in `read_source`, because each batch reads the list of layers twice.
         builders = fairseq_builders(cfg, layer_drop=0.0)
         attentions = choose_attentions(cfg, options)
         super().__init__(options, embed_tokens, attentions, builders, dictionary=dictionary)
@@ -96,13 +95,6 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             self.adaptive_softmax = build_adaptive_softmax(cfg, len(dictionary), embed_tokens)
         else:
             self.output_projection = build_output_projection(cfg, len(dictionary), embed_tokens)
-
-    def choose_layers(self) -> List[bool]:
-        """Return a boolean for each layer: False if --decoder-layerdrop skips it in this training step."""
-        probability = self.cfg.decoder.layerdrop
-        if not (self.training and probability > 0.0):
-            return super().choose_layers()
-        return (torch.empty(len(self.layers)).uniform_() > probability).tolist()
 
     def max_positions(self) -> int:
         if self.embed_positions is None:
@@ -209,15 +201,21 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
         """Compute the decoder's memory from the encoder's output: the tensors that every step reads.
 
+        In training, --decoder-layerdrop skips layers.
+
         weights_of: indices of the layers whose attention weights are needed.
 
         Returns the memory, and the index of each hypothesis's sentence in it, or None if fairseq has not
         reordered the output.
         """
         refuse_tracing()
+        skipped: List[int] = []
+        if self.training and self.cfg.decoder.layerdrop > 0.0:
+            is_skipped = torch.empty(len(self.layers)).uniform_() <= self.cfg.decoder.layerdrop
+            skipped = [number for number, skips in enumerate(is_skipped.tolist()) if skips]
         if encoder_out is None:
-            return self.read(), None
-        memory = self.read(self.convert_source(encoder_out), for_decoding, weights_of)
+            return self.read(skipped=skipped), None
+        memory = self.read(self.convert_source(encoder_out), for_decoding, weights_of, skipped)
         if not encoder_out["sentences"]:
             return memory, None
         remaining, sentences = group_by_sentence(encoder_out["sentences"][0])
@@ -266,8 +264,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
         Return the logits with a dictionary of extra outputs, and the new state.
         """
-        state = self.to_device(state)
-        output, state = LunaDecoder.forward(self, tokens, self.read(), state, keep_state=True)
+        memory, _ = self.read_source(None)
+        output, state = LunaDecoder.forward(self, tokens, memory, self.to_device(state), keep_state=True)
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:

@@ -13,10 +13,15 @@ from torch import Tensor, nn
 from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from fairseq.modules import LayerNorm
-from luna_fairseq.anchored.encoder_attentions import choose_encoder_attentions
+from luna_fairseq.anchored.factories import choose_encoder_attentions
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.fairseq_layers import FairseqPositions, fairseq_builders, read_options
-from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
+from luna_fairseq.models.fairseq_layers import (
+    FairseqPositions,
+    NoTorchScript,
+    fairseq_builders,
+    read_options,
+    refuse_tracing,
+)
 from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import EncoderOptions
 

@@ -1,10 +1,11 @@
 """Adapters between ``luna_fairseq.modules`` and fairseq.
 
 They convert fairseq's options, build fairseq's dropout, layer norm and positions, and apply torch.compile,
-activation checkpointing and sharding to layers.
+activation checkpointing and sharding to layers. torch.jit and torch.export are refused with a clear message.
 """
 
-from functools import partial
+from functools import lru_cache, partial
+from types import MethodType
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional
 
 import torch
@@ -14,19 +15,40 @@ from torch.nn import functional as F
 from fairseq import utils
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, LayerDropModuleList, LayerNorm, SinusoidalPositionalEmbedding
-from fairseq.modules.checkpoint_activations import checkpoint_wrapper
+from fairseq.modules.checkpoint_activations import CheckpointFunction, checkpoint_wrapper
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.compiled_layer import compile_in_training
-from luna_fairseq.models.wrapped_decoder_layer import checkpoint_methods, shard_methods
 from luna_fairseq.modules.builders import Builders
-from luna_fairseq.modules.luna_decoder_layer import CausalLayer
+from luna_fairseq.modules.luna_layer import CausalLayer
+from luna_fairseq.modules.memory import call_with_tensors
 from luna_fairseq.modules.options import SINUSOIDAL, StackOptions, options_from
 from luna_fairseq.modules.positions import build_positions as build_torch_positions
 from luna_fairseq.modules.positions import sinusoids
+from luna_fairseq.ops.attention import is_recording_graph
 
 # fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
+# Methods of a decoder layer that run in training.
+METHODS = ("forward", "read")
+REASON = (
+    "Luna cannot be traced or scripted by torch.jit, or exported by torch.export: the graph would be "
+    "correct only for the lengths of its example batch. Use luna-export-onnx, which writes a graph for "
+    "every length"
+)
+
+
+def refuse_tracing() -> None:
+    """Raise InputError if called while torch.jit.trace or torch.export records a model."""
+    if is_recording_graph("is_exporting"):
+        raise InputError(REASON)
+
+
+class NoTorchScript(nn.Module):
+    """Base class of modules that raise InputError when they are compiled with torch.jit.script."""
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """Raise InputError. torch.jit.script calls this on every module."""
+        raise InputError(REASON)
 
 
 def get_option(cfg: Any, name: str) -> Any:
@@ -130,7 +152,84 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
         wrap = checkpoint_methods if is_luna_decoder else checkpoint_wrapper
         layer = wrap(layer, cfg.offload_activations)
     shard = shard_methods if is_luna_decoder else fsdp_wrap
-    return shard(layer, 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+    return shard(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+
+
+def compile_in_training(layer: nn.Module) -> nn.Module:
+    """Compile a layer's methods ``forward`` and ``read`` with torch.compile, and return the layer.
+
+    In evaluation mode, the layer runs uncompiled, because the sequence length changes at every decoding step.
+    Layers of the same class share the compiled code. Versions of torch before 2.5 would compile each layer
+    separately, and stop after a few.
+    """
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
+        raise InputError(
+            f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: remove the option"
+        )
+    # Bound methods are copied together with their layer.
+    layer.forward = MethodType(_forward, layer)
+    if hasattr(layer, "read"):
+        layer.read = MethodType(_read, layer)
+    return layer
+
+
+def _forward(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+    """Call ``forward`` of a layer: the compiled code in training mode, otherwise the original."""
+    return _call(layer, "forward", *inputs, **kwargs)
+
+
+def _read(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+    """Call ``read`` of a decoder layer: the compiled code in training mode, otherwise the original."""
+    return _call(layer, "read", *inputs, **kwargs)
+
+
+def _call(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
+    if not layer.training:
+        return getattr(type(layer), name)(layer, *inputs, **kwargs)
+    # Compiled code depends on the memory layout, and the input of the first layer is a transposed view.
+    inputs = tuple(x.contiguous() if isinstance(x, Tensor) else x for x in inputs[:1]) + inputs[1:]
+    layer_class: Any = type(layer)
+    return _compiled(layer_class, name)(layer, *inputs, **kwargs)
+
+
+@lru_cache(maxsize=None)
+def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
+    """Return the compiled version of a method, which all layers of a class share."""
+    return torch.compile(getattr(layer_class, name))
+
+
+def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
+    """Make a decoder layer recompute activations in the backward pass. ``offload``: keep inputs on the CPU.
+
+    fairseq's wrapper knows ``forward`` alone, and passes no gradients to tensors within tuples.
+    """
+    for name in METHODS:
+        setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
+    return layer
+
+
+def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> Any:
+    def run(call: Callable[..., Any], *tensors: Tensor) -> Any:
+        return CheckpointFunction.apply(call, {"offload": offload}, [], *tensors)
+
+    return call_with_tensors(run, function, *inputs)
+
+
+def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:
+    """Wrap a decoder layer with FSDP if fairseq trains with it, so that its parameters are sharded.
+
+    FSDP gathers the parameters when ``forward`` is called, so ``read`` is called through ``forward`` too.
+    """
+    methods = {name: getattr(layer, name) for name in METHODS}
+    wrapped: Any = fsdp_wrap(layer, min_num_params=min_num_params)
+    if wrapped is not layer:
+        layer.forward = partial(_call_method, methods)
+        wrapped.read = partial(wrapped, method="read")
+    return wrapped
+
+
+def _call_method(methods: Dict[str, Callable[..., Any]], *inputs: Any, method: str = "forward") -> Any:
+    return methods[method](*inputs)
 
 
 class RepeatedLayers(nn.ModuleList):

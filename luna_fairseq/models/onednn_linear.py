@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from luna_fairseq.modules.fused_projections import FusedProjections
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.luna_causal_attention import FusedProjections, LunaCausalAttention
 from luna_fairseq.ops.absorbed import is_plain_linear
 from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.ops.forms import Form, FormTable, otherwise

@@ -11,7 +11,7 @@ from typing import Any, Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
-from luna_fairseq.anchored.options import CROSS_ATTENTIONS, ExtensionOptions
+from luna_fairseq.anchored.factories import CROSS_ATTENTIONS, ExtensionOptions
 from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.checks.model_options import COSTS_ONLY, DEFAULT_FROM, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS

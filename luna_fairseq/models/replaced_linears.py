@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.models.onednn_linear import OneDnnLinear
-from luna_fairseq.modules.fused_projections import FusedProjections
-from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.luna_causal_attention import FusedProjections, LunaCausalAttention
 from luna_fairseq.ops.absorbed import is_plain_linear
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from fairseq import utils
 from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.anchored.decoder_attentions import AnchoredDecoderAttentions, target_separator
-from luna_fairseq.anchored.options import extension_options
+from luna_fairseq.anchored.factories import AnchoredDecoderAttentions, extension_options, target_separator
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
 from luna_fairseq.modules.builders import TORCH, Builders

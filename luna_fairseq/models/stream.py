@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.state import DecoderState, LunaCausalState
+from luna_fairseq.modules.memory import DecoderState, LunaCausalState
 
 
 class Stream:

@@ -53,18 +53,21 @@ Example:
 """
 
 from luna_fairseq.modules.batch import Geometry, Source, Target
-from luna_fairseq.modules.decoder_attentions import DecoderAttentions
-from luna_fairseq.modules.encoder_attentions import EncoderAttentions
+from luna_fairseq.modules.embedding import PackedEmbedding
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.modules.luna_decoder import DecoderOutput, LunaDecoder
-from luna_fairseq.modules.luna_decoder_layer import LanguageModelLayer, LunaDecoderLayer
-from luna_fairseq.modules.luna_encoder import EncoderOutput, LunaEncoder
-from luna_fairseq.modules.luna_layer import LunaEncoderLayer
-from luna_fairseq.modules.memory import CausalMemory, DecoderMemory, LayerMemory, PackedMemory
+from luna_fairseq.modules.luna_decoder import DecoderAttentions, DecoderOutput, LunaDecoder
+from luna_fairseq.modules.luna_encoder import EncoderAttentions, EncoderOutput, LunaEncoder
+from luna_fairseq.modules.luna_layer import LanguageModelLayer, LunaDecoderLayer, LunaEncoderLayer
+from luna_fairseq.modules.memory import (
+    CausalMemory,
+    DecoderMemory,
+    DecoderState,
+    LayerMemory,
+    LunaCausalState,
+    PackedMemory,
+)
 from luna_fairseq.modules.options import DecoderOptions, EncoderOptions
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.state import DecoderState, LunaCausalState
 
 __all__ = [
     "CausalMemory",

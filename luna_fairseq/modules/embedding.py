@@ -1,12 +1,16 @@
-"""Token embedding of the encoder and the decoder."""
+"""Token embedding, and the learned initial packed sequence P (Luna, section 3.1)."""
 
 import math
-from typing import Any, Optional
+from typing import Any, Callable, Optional, Tuple
 
+import torch
 from torch import Tensor, nn
 
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.batch import longest_sequence, shortest_sequence
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import StackOptions
+from luna_fairseq.ops.attention import is_recording_graph
 
 
 class TokenEmbedding(nn.Module):
@@ -57,3 +61,101 @@ def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
     if dropout_module.p == 0.0:
         return embeddings
     return embeddings * dropout_module(embeddings.new_ones(embeddings.shape[:2])).unsqueeze(-1)
+
+
+class PackedEmbedding(nn.Module):
+    """Learned packed sequence P with optional scaling, positions, layer norm and dropout.
+
+    A sentence uses at most as many rows of P as it has tokens, and the remaining rows are padding. The result
+    for a sentence therefore does not depend on the other sentences of the batch. A batch has L rows, where L
+    is ``projection_length`` or the length of the longest sentence, whichever is smaller. If ``fix_length`` is
+    True, every sentence uses all rows.
+
+    Args:
+        projection_length: number of learned rows of P.
+        embed_dim: width C of each row.
+        dropout: dropout probability, with a separate mask per sentence.
+        scale: multiply P by sqrt(C), like token embeddings.
+        positions: function ``(length, width) -> position embeddings [length, width]``, or None for no
+            positions.
+        layer_norm: apply a layer norm to P.
+        fix_length: use all rows for every sentence, without padding.
+        zero_padding: set padded rows to zero.
+        has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
+            sentence lengths.
+        builders: functions that build dropout and layer norm (default: torch's).
+
+    Raises:
+        InputError: ``projection_length`` is less than 1.
+
+    Example:
+        >>> import torch
+        >>> packed_embedding = PackedEmbedding(projection_length=4, embed_dim=64)
+        >>> packed, padding_mask = packed_embedding(torch.tensor([5, 3]))
+        >>> packed.shape
+        torch.Size([4, 2, 64])
+        >>> padding_mask
+        tensor([[False, False, False, False],
+                [False, False, False,  True]])
+    """
+
+    def __init__(
+        self,
+        projection_length: int,
+        embed_dim: int,
+        dropout: float = 0.0,
+        scale: bool = False,
+        positions: Optional[Callable[[int, int], Tensor]] = None,
+        layer_norm: bool = False,
+        fix_length: bool = False,
+        zero_padding: bool = False,
+        has_fixed_shape: bool = False,
+        builders: Builders = TORCH,
+    ):
+        super().__init__()
+        if projection_length < 1:
+            raise InputError(
+                f"projection length is {projection_length}: --projection-length must be 1 or more"
+            )
+        self.fix_length = fix_length
+        self.has_fixed_shape = has_fixed_shape
+        self.zero_padding = zero_padding
+        self.scale = math.sqrt(embed_dim) if scale else 1.0
+        self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
+        nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
+        table = None if positions is None else positions(projection_length, embed_dim)
+        self.register_buffer("positions", table, persistent=False)
+        self.layer_norm = builders.norm(embed_dim) if layer_norm else None
+        self.dropout_module = builders.dropout(dropout, "PackedEmbedding")
+
+    def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
+        """Return the packed sequence P and its padding mask for a batch of sentences.
+
+        Args:
+            lengths: number of tokens [B] in each of B sentences, including EOS.
+            at_most: upper bound of the lengths, such as the padded length of the batch, or None if unknown.
+                Used as length of the longest sentence on a GPU, where inspecting the lengths would be slow.
+
+        Returns:
+            Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The
+            mask is None if no row can be padding: with ``fix_length``, or if the lengths can be inspected and
+            are all at least L.
+        """
+        L = self.weight.size(0)
+        padding_mask = None
+        if not self.fix_length:
+            shortest = 0
+            if not (self.has_fixed_shape or is_recording_graph()):
+                L = max(1, min(L, longest_sequence(lengths, L if at_most is None else at_most)))
+                shortest = shortest_sequence(lengths)
+            if shortest < L:
+                padding_mask = torch.arange(L, device=lengths.device)[None, :] >= lengths[:, None]
+        packed = self.scale * self.weight[:L]
+        if self.positions is not None:
+            packed = packed + self.positions[:L].to(packed)
+        if self.layer_norm is not None:
+            packed = self.layer_norm(packed)
+        packed = self.dropout_module(packed.unsqueeze(1).expand(-1, lengths.size(0), -1))  # [L, B, C]
+        if self.zero_padding and padding_mask is not None:
+            packed = packed.masked_fill(padding_mask.t().unsqueeze(-1), 0.0)
+        return packed, padding_mask

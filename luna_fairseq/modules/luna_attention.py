@@ -4,7 +4,7 @@ Luna attention has two steps (Luna, section 3.1). In pack attention, P attends t
 attention, the queries attend to the result, the packed context.
 """
 
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
@@ -25,6 +25,7 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, ReadWeights, absorb_projections
+from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.ops.absorbed import (
     HeadProjection,
     absorbed_pack,
@@ -416,3 +417,15 @@ class LunaAttention(ProjectingAttention):
         q = split_heads(self.unpack_q_proj(query), self.num_heads)
         _, read = self.read(q, memory, source, geometry, need_weights=True)
         return AttentionWeights(pack, read.rows, self.total_weights(read, memory))
+
+
+def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
+    """Return the arguments of :class:`LunaAttention` that the options determine, ``{name: value}``."""
+    return {
+        "embed_dim": options.embed_dim,
+        "num_heads": options.num_heads,
+        "num_pack_heads": options.num_pack_heads,
+        "dropout": options.attention_dropout,
+        "untie_kv": options.untie_kv,
+        "builders": builders,
+    }

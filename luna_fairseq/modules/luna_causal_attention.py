@@ -1,13 +1,12 @@
 """Luna causal attention, the self-attention of a decoder (Luna, section 3.3)."""
 
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.builders import TORCH, Builders
-from luna_fairseq.modules.fused_projections import FusedProjections
 from luna_fairseq.modules.heads import (
     build_output_projection,
     build_projection,
@@ -19,9 +18,9 @@ from luna_fairseq.modules.heads import (
     project_packed,
     split_heads,
 )
-from luna_fairseq.modules.memory import CausalMemory
-from luna_fairseq.modules.state import LunaCausalState
-from luna_fairseq.ops.absorbed import split_input_projection
+from luna_fairseq.modules.memory import CausalMemory, LunaCausalState
+from luna_fairseq.modules.options import DecoderOptions
+from luna_fairseq.ops.absorbed import has_hooks, split_input_projection
 from luna_fairseq.ops.causal_luna import (
     BACKENDS,
     PACK_ACTIVATIONS,
@@ -40,6 +39,29 @@ def check_triton() -> None:
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}. Use auto")
+
+
+class FusedProjections(nn.Module):
+    """Base class of modules that apply several linear layers to one input.
+
+    Args:
+        layers: layers to replace. They stay in their attention module, with their parameters.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module]):
+        super().__init__()
+        self.layers: Tuple[nn.Module, ...] = tuple(layers)  # torch does not register submodules in a tuple
+
+    def replaces(self, layers: Sequence[nn.Module]) -> bool:
+        """Return True if these are the layers that were fused, and calling them would run no hook.
+
+        Return False otherwise: the layers must then be called one by one.
+        """
+        return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the concatenated outputs [..., total number of outputs] for vectors [..., inputs]."""
+        raise NotImplementedError
 
 
 class LunaCausalAttention(nn.Module):
@@ -243,3 +265,16 @@ class LunaCausalAttention(nn.Module):
         else:
             heads = [split_heads(layer(x), self.num_heads) for layer in layers]
         return heads if self.untie_kv else [*heads, heads[-1]]
+
+
+def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
+    """Return the arguments of :class:`LunaCausalAttention` that the options determine, ``{name: value}``."""
+    return {
+        "embed_dim": options.embed_dim,
+        "num_heads": options.num_heads,
+        "dropout": options.attention_dropout,
+        "untie_kv": options.untie_kv,
+        "pack_activation": options.pack_activation,
+        "backend": options.backend,
+        "builders": builders,
+    }

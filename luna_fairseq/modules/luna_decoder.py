@@ -6,22 +6,22 @@ the first layer reads the last packed sequence P of the encoder. Each layer of a
 P.
 """
 
-from typing import Any, Callable, Collection, Iterator, List, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Collection, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import Target, drop_empty_mask, find_padding, token_places
+from luna_fairseq.modules.batch import Geometry, Source, Target, drop_empty_mask, find_padding, token_places
 from luna_fairseq.modules.builders import TORCH, Builders
-from luna_fairseq.modules.decoder_attentions import DecoderAttentions
-from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
-from luna_fairseq.modules.luna_decoder_layer import LanguageModelLayer, LunaDecoderLayer, Shared
+from luna_fairseq.modules.embedding import PackedEmbedding, TokenEmbedding, drop_words
+from luna_fairseq.modules.luna_attention import LunaAttention, attention_arguments
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention, causal_arguments
 from luna_fairseq.modules.luna_encoder import EncoderOutput
-from luna_fairseq.modules.memory import DecoderMemory, LayerMemory
+from luna_fairseq.modules.luna_layer import LanguageModelLayer, LunaDecoderLayer, Shared
+from luna_fairseq.modules.memory import DecoderMemory, DecoderState, LayerMemory
 from luna_fairseq.modules.options import DecoderOptions
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.state import DecoderState
 from luna_fairseq.ops.causal_luna import TokenCounts
 
 
@@ -41,6 +41,60 @@ class DecoderOutput(NamedTuple):
     x: Tensor
     states: Tuple[Tensor, ...]
     weights: Tuple[Optional[Tensor], ...]
+
+
+@dataclass(frozen=True)
+class DecoderAttentions:
+    """Factory that builds the attention modules of a decoder, by default those of the Luna paper.
+
+    A subclass for other attentions overrides the methods that build them. If their weights depend on token
+    positions, it sets ``needs_geometry`` and overrides :meth:`find_source_geometry` and
+    :meth:`find_target_geometry` too.
+
+    Attributes:
+        options: decoder options.
+    """
+
+    options: DecoderOptions
+    needs_geometry: ClassVar[bool] = False
+
+    def build_causal_attention(self, builders: Builders = TORCH) -> nn.Module:
+        """Build the causal self-attention of one layer."""
+        return LunaCausalAttention(**causal_arguments(self.options, builders))
+
+    def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
+        """Build the attention to the source of one layer.
+
+        update_packed: False if no later layer uses the packed sequence P of this layer, so that an attention
+        that does not need P itself can omit pack attention.
+        """
+        return LunaAttention(**attention_arguments(self.options, builders))
+
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
+        """Return the source positions for pack attention of all layers, or None if no layer needs them.
+
+        The decoder calls this once for a source, if ``needs_geometry`` is True.
+        """
+        raise NotImplementedError
+
+    def find_target_geometry(
+        self, target: Target, memory: DecoderMemory, dtype: torch.dtype, before: Any = None
+    ) -> Tuple[Optional[Geometry], Any]:
+        """Return the target positions for unpack attention of all layers, or None if no layer needs them.
+
+        The decoder calls this once for a batch or decoding step, if ``needs_geometry`` is True.
+
+        Args:
+            target: target tokens of this call, with their positions and padding mask.
+            memory: memory of the source sentences.
+            dtype: dtype of the model.
+            before: state returned by the previous call, a named tuple of tensors with one entry per
+                hypothesis, or None at the beginning of the target.
+
+        Returns:
+            Tuple of the positions and of the state to pass to the next call, each None if not needed.
+        """
+        raise NotImplementedError
 
 
 class LunaDecoder(TokenEmbedding):
@@ -112,27 +166,16 @@ class LunaDecoder(TokenEmbedding):
                 )
                 yield LanguageModelLayer(options, self_attn, packed_embedding, builders)
 
-    def choose_layers(self) -> List[bool]:
-        """Return a boolean for each layer, False if it is skipped. A subclass can skip layers (LayerDrop)."""
-        return [True] * len(self.layers)
-
-    def run_layer(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Call a layer or its method ``read``.
-
-        Subclasses can override this, for example to recompute activations in the backward pass.
-        """
-        return function(*inputs)
-
     def read(
         self,
         encoded: Optional[EncoderOutput] = None,
         for_decoding: bool = False,
         weights_of: Collection[int] = (),
+        skipped: Collection[int] = (),
     ) -> DecoderMemory:
         """Read the source once: pack the encoder's output into the packed sequence P of each layer.
 
-        P never depends on a target token, so the memory serves every position of every target. Layers that
-        :meth:`choose_layers` skips get no memory, and :meth:`forward` skips them as well.
+        P never depends on a target token, so the memory serves every position of every target.
 
         Args:
             encoded: encoder output of B sentences, or None if the decoder is a language model.
@@ -140,22 +183,25 @@ class LunaDecoder(TokenEmbedding):
                 layers of ``weights_of``.
             weights_of: indices of the layers whose attention weights over the source may be requested in
                 :meth:`forward`.
+            skipped: indices of layers to skip (LayerDrop). They get no memory, so that :meth:`forward` skips
+                them as well.
         """
         memories: List[Optional[LayerMemory]] = [None] * len(self.layers)
-        chosen = [number for number, runs in enumerate(self.choose_layers()) if runs]
         if encoded is None:
-            for number in chosen:
-                memories[number] = self.run_layer(self.layers[number].read)
+            for number, layer in enumerate(self.layers):
+                if number not in skipped:
+                    memories[number] = layer.read()
             return DecoderMemory(tuple(memories), is_shared=True)
-        geometry = self.attentions.find_source_geometry(encoded.x, encoded.packed, encoded.source)
-        packed = encoded.packed
-        for number in chosen:
-            read, need_weights = self.layers[number].read, number in weights_of
-            updated, memories[number] = self.run_layer(
-                read, packed, encoded.x, encoded.source, geometry, need_weights, for_decoding
-            )
-            packed = encoded.packed if updated is None else updated
-        return DecoderMemory(tuple(memories), encoded.source)
+        packed, context, source, geometry = encoded.packed, encoded.x, encoded.source, None
+        if self.attentions.needs_geometry:
+            geometry = self.attentions.find_source_geometry(context, packed, source)
+        for number, layer in enumerate(self.layers):
+            if number not in skipped:
+                updated, memories[number] = layer.read(
+                    packed, context, source, geometry, number in weights_of, for_decoding
+                )
+                packed = encoded.packed if updated is None else updated
+        return DecoderMemory(tuple(memories), source)
 
     def forward(
         self,
@@ -207,9 +253,11 @@ class LunaDecoder(TokenEmbedding):
         counted_places = token_places(padding_mask, count, has_padding=mask is not None)
         x = self.embed(embeddings, mask, counted_places if places is None else places, end)
 
-        target = Target(padding_mask, counted_places, tokens)
-        before = None if state is None else state.target
-        geometry, target_state = self.attentions.find_target_geometry(target, memory, x.dtype, before)
+        geometry = target_state = None
+        if self.attentions.needs_geometry:
+            target = Target(padding_mask, counted_places, tokens)
+            before = None if state is None else state.target
+            geometry, target_state = self.attentions.find_target_geometry(target, memory, x.dtype, before)
         counts = None
         if keep_state or (keep_state is None and state is not None):
             T, hypotheses, _ = x.shape
@@ -223,8 +271,8 @@ class LunaDecoder(TokenEmbedding):
             layer_state, weights = None, None
             if layer_memory is not None:
                 before = None if state is None else state.layers[number]
-                x, layer_state, weights = self.run_layer(
-                    self.layers[number], x, layer_memory, before, shared, number in weights_of
+                x, layer_state, weights = self.layers[number](
+                    x, layer_memory, before, shared, number in weights_of
                 )
                 states.append(x)
             all_weights.append(weights)

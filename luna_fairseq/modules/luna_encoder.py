@@ -1,16 +1,16 @@
 """Luna encoder: token embedding, learned initial packed sequence P, and a stack of Luna layers."""
 
-from typing import Any, Iterator, NamedTuple, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Iterator, NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
-from luna_fairseq.modules.batch import Source, drop_empty_mask, find_padding, token_places
+from luna_fairseq.modules.batch import Geometry, Source, drop_empty_mask, find_padding, token_places
 from luna_fairseq.modules.builders import TORCH, Builders
-from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
-from luna_fairseq.modules.encoder_attentions import EncoderAttentions
+from luna_fairseq.modules.embedding import PackedEmbedding, TokenEmbedding, drop_words
+from luna_fairseq.modules.luna_attention import LunaAttention, attention_arguments
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
 class EncoderOutput(NamedTuple):
@@ -37,6 +37,32 @@ class EncoderOutput(NamedTuple):
     states: Tuple[Tensor, ...] = ()
     packed_states: Tuple[Tensor, ...] = ()
     weights: Tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class EncoderAttentions:
+    """Factory that builds the attention modules of an encoder.
+
+    A subclass for another kind of attention overrides :meth:`build_attention`. If the weights depend on token
+    positions, it sets ``needs_geometry`` and overrides :meth:`find_source_geometry` too.
+
+    Attributes:
+        options: encoder options.
+    """
+
+    options: EncoderOptions
+    needs_geometry: ClassVar[bool] = False
+
+    def build_attention(self, builders: Builders = TORCH) -> nn.Module:
+        """Build the self-attention of one layer."""
+        return LunaAttention(**attention_arguments(self.options, builders))
+
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
+        """Compute the token positions that all layers use, called if ``needs_geometry`` is True.
+
+        context: input X [S, B, C] of the first layer. packed: P [L, B, C].
+        """
+        raise NotImplementedError
 
 
 class LunaEncoder(TokenEmbedding):
@@ -111,10 +137,6 @@ class LunaEncoder(TokenEmbedding):
             normalize_packed = not (is_last and options.normalizes_last_packed)
             yield LunaEncoderLayer(options, attention, normalize_packed, builders)
 
-    def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer. A subclass can recompute the activations in the backward pass."""
-        return layer(*inputs)
-
     def forward(
         self,
         tokens: Optional[Tensor] = None,
@@ -157,13 +179,15 @@ class LunaEncoder(TokenEmbedding):
         x = x.transpose(0, 1)  # [S, B, C]
         first_packed, packed_padding_mask = self.packed_embedding((~padding_mask).sum(dim=1), x.size(0))
         source = Source(mask, packed_padding_mask)
-        geometry = self.attentions.find_source_geometry(x, first_packed, source)
+        geometry = None
+        if self.attentions.needs_geometry:
+            geometry = self.attentions.find_source_geometry(x, first_packed, source)
 
         packed = first_packed
         states, packed_states, all_weights = [x], [packed], []
         for _ in range(self.layer_repeats):
             for layer in self.layers:
-                x, packed, weights = self.run_layer(layer, x, packed, source, geometry, need_weights)
+                x, packed, weights = layer(x, packed, source, geometry, need_weights)
                 packed = first_packed if packed is None else packed
                 states.append(x)
                 packed_states.append(packed)

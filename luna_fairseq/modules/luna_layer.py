@@ -1,15 +1,23 @@
-"""Luna encoder layer, and the base class that it shares with the decoder layer.
+"""Layers of an encoder, of a decoder with cross-attention to a source, and of a language model.
 
 A Luna layer is a Transformer layer with two residual streams: the tokens X and the packed sequence P.
+
+In a decoder, P never depends on a target token. A layer therefore has two methods: ``read`` is called once
+for a source, and ``forward`` for the target, whole sequences or one token at a time. In beam search, each of
+B source sentences has n hypotheses (candidate translations), which are adjacent in the batch of targets. In
+training n is 1.
 """
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
-from luna_fairseq.modules.batch import Geometry, Source
+from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
+from luna_fairseq.modules.embedding import PackedEmbedding
+from luna_fairseq.modules.memory import LayerMemory
 from luna_fairseq.modules.options import StackOptions
+from luna_fairseq.ops.causal_luna import TokenCounts
 
 
 class LunaLayer(nn.Module):
@@ -151,3 +159,184 @@ class LunaEncoderLayer(LunaLayer):
         x = self.add_residual(self.self_attn_layer_norm, x, y)
         packed = self.next_packed(packed, packed_context)
         return self.feed_forward(x), packed, weights
+
+
+class Shared(NamedTuple):
+    """Values that all layers share in one call of a decoder.
+
+    Attributes:
+        source: padding masks of the encoder output and of P.
+        padding_mask: boolean mask [B, T], True at padding of the target.
+        geometry: target positions, if attention weights depend on distance.
+        counts: number of tokens up to each position. If it is given, each layer returns its state.
+    """
+
+    source: Source = NO_PADDING
+    padding_mask: Optional[Tensor] = None
+    geometry: Optional[Geometry] = None
+    counts: Optional[TokenCounts] = None
+
+
+NOTHING_SHARED = Shared()
+
+
+class CausalLayer(LunaLayer):
+    """Base class of decoder layers, with causal self-attention."""
+
+    dropout_name = "LunaDecoderLayer"
+
+    def __init__(self, options: StackOptions, self_attn: nn.Module, builders: Builders = TORCH):
+        super().__init__(options, builders)
+        self.self_attn = self_attn
+        self.self_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
+
+
+class LunaDecoderLayer(CausalLayer):
+    """Decoder layer with causal self-attention, cross-attention and a feed-forward block.
+
+    Both attention modules use a packed sequence P of fixed length, which summarizes the source.
+
+    Args:
+        options: decoder options.
+        self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
+        encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`.
+        update_packed: return an updated P for the next layer; False in the last layer.
+        builders: functions that build dropout, layer norms and linear layers (default: torch's).
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import DecoderOptions, LunaAttention, LunaCausalAttention
+        >>> options = DecoderOptions(embed_dim=64, ffn_embed_dim=128, num_layers=1, num_heads=8)
+        >>> layer = LunaDecoderLayer(options, LunaCausalAttention(64, 8), LunaAttention(64, 8), True)
+        >>> x, packed, context = torch.randn(20, 4, 64), torch.randn(16, 4, 64), torch.randn(50, 4, 64)
+        >>> packed, memory = layer.read(packed, context)
+        >>> x, _, _ = layer(x, memory)
+        >>> x.shape, packed.shape
+        (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
+    """
+
+    def __init__(
+        self,
+        options: StackOptions,
+        self_attn: nn.Module,
+        encoder_attn: nn.Module,
+        update_packed: bool,
+        builders: Builders = TORCH,
+    ):
+        super().__init__(options, self_attn, builders)
+        self.encoder_attn = encoder_attn
+        self.encoder_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
+        packs = encoder_attn.packs
+        has_norm = packs and (update_packed or self.normalize_before)
+        self.build_feed_forward(options, update_packed and packs, has_norm, builders)
+
+    def read(
+        self,
+        packed: Tensor,
+        context: Tensor,
+        source: Source = NO_PADDING,
+        geometry: Optional[Geometry] = None,
+        need_weights: bool = False,
+        for_decoding: bool = False,
+    ) -> Tuple[Optional[Tensor], LayerMemory]:
+        """Pack the encoder's output into the packed sequence P.
+
+        Shapes: S source tokens, L rows of P, batch size B, width C.
+
+        Args:
+            packed: P [L, B, C] of this layer.
+            context: encoder output [S, B, C].
+            source: padding masks of the encoder output and of P.
+            geometry: source positions, if attention weights depend on distance.
+            need_weights: :meth:`forward` can return weights over the source.
+            for_decoding: convert the memory to the form that is fastest for single tokens. Ignored if
+                ``need_weights`` is True, because that form does not provide weights.
+
+        Returns:
+            P [L, B, C] for the next layer (None if the layer does not update P), and the memory for
+            :meth:`forward`.
+        """
+        # P enters causal attention without a layer norm even in a pre-norm layer, as in the authors' code.
+        causal = self.self_attn.read(packed, source.packed_padding_mask)
+        p = self.normalize_input(self.packed_layer_norm, packed)
+        packed_context, cross = self.encoder_attn.pack(p, context, source, geometry, need_weights)
+        if for_decoding and not need_weights:
+            cross = self.encoder_attn.prepare(cross, source)
+        return self.next_packed(packed, packed_context), LayerMemory(causal, cross)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: LayerMemory,
+        state: Any = None,
+        shared: Shared = NOTHING_SHARED,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Any, Optional[Tensor]]:
+        """Apply causal self-attention, cross-attention and the feed-forward block.
+
+        Shapes: T target positions, S source tokens, H heads, width C, B sentences with n hypotheses each.
+
+        Args:
+            x: hidden states X [T, B * n, C] of the target.
+            memory: memory of the B sentences, returned by :meth:`read`.
+            state: state of self-attention after the earlier positions, or None at the beginning.
+            shared: padding masks and other values that all layers share.
+            need_weights: also return the weights over the source.
+
+        Returns:
+            Output X [T, B * n, C], the state after these positions (None if no state is kept), and the
+            weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
+        """
+        y = self.normalize_input(self.self_attn_layer_norm, x)
+        keep_state = shared.counts is not None
+        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
+        x = self.add_residual(self.self_attn_layer_norm, x, y)
+        y = self.normalize_input(self.encoder_attn_layer_norm, x)
+        y, weights = self.encoder_attn.unpack(y, memory.cross, shared.source, shared.geometry, need_weights)
+        x = self.add_residual(self.encoder_attn_layer_norm, x, y)
+        return self.feed_forward(x), state, weights
+
+
+class LanguageModelLayer(CausalLayer):
+    """Layer of a causal language model, which has a learned packed sequence P in place of a source.
+
+    Args:
+        options: options of the decoder.
+        self_attn: causal self-attention, which reads P.
+        packed_embedding: learned vectors of P.
+        builders: functions that build dropout, layer norms and linear layers (default: torch's).
+    """
+
+    def __init__(
+        self,
+        options: StackOptions,
+        self_attn: nn.Module,
+        packed_embedding: PackedEmbedding,
+        builders: Builders = TORCH,
+    ):
+        super().__init__(options, self_attn, builders)
+        self.packed_embedding = packed_embedding
+        self.build_feed_forward(options, update_packed=False, normalize_packed=False, builders=builders)
+
+    def read(self) -> LayerMemory:
+        """Return the memory of P that :meth:`forward` reads. It has batch size 1, for all sequences."""
+        packed, _ = self.packed_embedding(self.packed_embedding.weight.new_ones(1))
+        return LayerMemory(self.self_attn.read(packed))
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: LayerMemory,
+        state: Any = None,
+        shared: Shared = NOTHING_SHARED,
+        need_weights: bool = False,
+    ) -> Tuple[Tensor, Any, None]:
+        """Apply causal self-attention and the feed-forward block. See :meth:`LunaDecoderLayer.forward`.
+
+        There are no weights over a source, so ``need_weights`` has no effect and the third result is None.
+        """
+        y = self.normalize_input(self.self_attn_layer_norm, x)
+        keep_state = shared.counts is not None
+        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
+        x = self.add_residual(self.self_attn_layer_norm, x, y)
+        return self.feed_forward(x), state, None

@@ -1,6 +1,8 @@
-"""Memory of a decoder: what it reads of the source, with one entry per sentence.
+"""Memory and state of a decoder, as named tuples whose tensors have the batch size as first dimension.
 
-Attentions return memories as named tuples, whose tensors have the batch size as first dimension.
+The memory is what a decoder reads of the source, with one entry per sentence. The state has one entry per
+hypothesis, a candidate translation in beam search. Its size does not depend on the number of decoded tokens.
+Methods of a state return new states.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, TypeVar
@@ -9,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Source
 from luna_fairseq.ops.absorbed import HeadProjection, absorb_projection, multiply_by_head
+from luna_fairseq.ops.causal_luna import CausalLunaState, TokenCounts
 
 Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
@@ -217,3 +221,76 @@ class DecoderMemory(NamedTuple):
         if self.is_shared:
             return self
         return map_tensors(lambda x: x.index_select(0, sentences), self)
+
+
+class LunaCausalState(NamedTuple):
+    """State of Luna causal attention after t tokens: sums over all t tokens.
+
+    In causal attention, each token attends to the L rows of a packed sequence P, which summarize the tokens
+    up to it. The rows are weighted sums of keys and values, so two sums replace a growing cache.
+
+    Attributes:
+        key_sum: sum [B, H, K, L] over all earlier tokens of the outer products of key [K] and pack weights
+            [L], for batch size B and H heads of dimension K.
+        value_sum: sum [B, H, L, K] of the outer products of pack weights and value. None if keys and values
+            share a projection: it is then the transpose of ``key_sum``.
+        steps: number of earlier tokens [B]. None in a decoder, which stores this number once for all layers
+            as ``DecoderState.count``.
+    """
+
+    key_sum: Tensor
+    value_sum: Optional[Tensor] = None
+    steps: Optional[Tensor] = None
+
+    def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
+        """Convert the state to the input of the functions in ``ops``.
+
+        counts: token counts of the decoder, required if ``steps`` is None.
+        """
+        value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
+        before = self.steps if counts is None else counts.before
+        if before is None:
+            raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
+        return CausalLunaState(self.key_sum, value_sum, before)
+
+
+class DecoderState(NamedTuple):
+    """State of a decoder for incremental decoding, returned by one call and passed to the next.
+
+    Attributes:
+        layers: state of the causal self-attention of each layer, such as :class:`LunaCausalState`.
+        count: number of tokens decoded so far per hypothesis, not counting padding, a vector.
+        position: length of the decoded sequences so far, including padding.
+        target: target positions for attention modules whose weights depend on distance, a named tuple of
+            tensors.
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import DecoderOptions, LunaDecoder
+        >>> sizes = {"embed_dim": 64, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
+        >>> decoder = LunaDecoder(DecoderOptions(**sizes, has_encoder=False), torch.nn.Embedding(9, 64, 1))
+        >>> _, state = decoder(torch.randint(2, 9, (3, 5)), decoder.read(), keep_state=True)
+        >>> state.reorder(torch.tensor([2, 2, 0])).count
+        tensor([5, 5, 5])
+    """
+
+    layers: Tuple[Any, ...]
+    count: Tensor
+    position: int
+    target: Any = None
+
+    def reorder(self, rows: Tensor) -> "DecoderState":
+        """Return the state for beam search: hypothesis i of the result continues hypothesis ``rows[i]``."""
+        return self.map(lambda x: x.index_select(0, rows))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "DecoderState":
+        """Return the state with a function applied to every tensor."""
+        return map_tensors(function, self)
+
+    def to(self, device: torch.device) -> "DecoderState":
+        """Copy the state to a device."""
+        return self.map(lambda x: x.to(device))
+
+    def detach(self) -> "DecoderState":
+        """Return the state detached from the autograd graph, so that no gradient flows into earlier calls."""
+        return self.map(Tensor.detach)

@@ -8,7 +8,7 @@ from test_every_model import assert_gradients
 from tiny_luna import PAD, VARIANTS, Task, batch, example, tiny_model
 from tiny_models import kept_state, loss_and_gradients, translation_loss
 
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.embedding import PackedEmbedding
 
 
 @pytest.mark.parametrize("alone", [True, False])

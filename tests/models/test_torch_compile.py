@@ -16,7 +16,7 @@ from tiny_models import (
 )
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models import compiled_layer
+from luna_fairseq.models import fairseq_layers
 from luna_fairseq.ops.causal_luna import chunk_causal_luna
 
 NEEDED = (2, 5)
@@ -37,7 +37,7 @@ def compile_by(monkeypatch, **options):
         compiled.append(method.__qualname__)
         return torch.compile(method, **options)
 
-    monkeypatch.setattr(compiled_layer, "_compiled", lru_cache(compile_method))
+    monkeypatch.setattr(fairseq_layers, "_compiled", lru_cache(compile_method))
     torch._dynamo.reset()
     return compiled
 

@@ -20,7 +20,7 @@ from luna_fairseq.modules import (
     LunaEncoderLayer,
     Source,
 )
-from luna_fairseq.modules.luna_decoder_layer import Shared
+from luna_fairseq.modules.luna_layer import Shared
 
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 

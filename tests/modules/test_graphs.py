@@ -13,7 +13,7 @@ from luna_fairseq.modules import (
     Source,
     batch,
 )
-from luna_fairseq.modules.luna_decoder_layer import Shared
+from luna_fairseq.modules.luna_layer import Shared
 from luna_fairseq.modules.memory import flatten_tensors
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])

@@ -7,7 +7,7 @@ import torch
 from tiny_luna import assert_close, tiny_model
 from tiny_models import language_model, language_model_loss, loss_and_gradients, translation_loss
 
-from luna_fairseq.models import wrapped_decoder_layer
+from luna_fairseq.models import fairseq_layers
 
 BOTH = [(tiny_model, translation_loss), (language_model, language_model_loss)]
 
@@ -35,7 +35,7 @@ class Gathering(torch.nn.Module):
 @pytest.mark.parametrize("build, loss_of", BOTH)
 def test_a_sharded_layer_reads_and_computes_with_gathered_parameters(build, loss_of, monkeypatch):
     plain = build().train()
-    monkeypatch.setattr(wrapped_decoder_layer, "fsdp_wrap", lambda layer, **_: Gathering(layer))
+    monkeypatch.setattr(fairseq_layers, "fsdp_wrap", lambda layer, **_: Gathering(layer))
     sharded = build().train()
     assert all(isinstance(layer, Gathering) for layer in sharded.decoder.layers)
     (loss, gradients), (again, others) = (loss_and_gradients(loss_of, x) for x in (plain, sharded))

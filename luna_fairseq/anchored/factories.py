@@ -1,15 +1,17 @@
-"""Build the attention modules of a decoder with anchored attention and its extensions."""
+"""Options of the extension, and the factories that build the attention modules which the options select.
+
+Nothing here needs fairseq.
+"""
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.anchored.attention import AnchoredCrossAttention
+from luna_fairseq.anchored.attention import AnchoredCrossAttention, AnchoredSelfAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.geometry import Needs, TargetPlaces, context_geometry, measure_places
-from luna_fairseq.anchored.options import ExtensionOptions, extension_options
 from luna_fairseq.anchored.sentence_places import (
     UnfinishedSentence,
     count_tokens_before_sentence,
@@ -19,10 +21,85 @@ from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source, Target
 from luna_fairseq.modules.builders import TORCH, Builders
-from luna_fairseq.modules.decoder_attentions import DecoderAttentions, causal_arguments
-from luna_fairseq.modules.encoder_attentions import attention_arguments
+from luna_fairseq.modules.luna_attention import attention_arguments
+from luna_fairseq.modules.luna_causal_attention import causal_arguments
+from luna_fairseq.modules.luna_decoder import DecoderAttentions
+from luna_fairseq.modules.luna_encoder import EncoderAttentions
 from luna_fairseq.modules.memory import DecoderMemory
-from luna_fairseq.modules.options import DecoderOptions
+from luna_fairseq.modules.options import DecoderOptions, EncoderOptions
+
+CROSS_ATTENTIONS = ("luna", "softmax")
+
+
+class ExtensionOptions(NamedTuple):
+    """Options of anchored attention and related features, named like the command-line options.
+
+    ``luna_fairseq/models/options.py`` describes each option.
+    """
+
+    anchored_packed: bool = False
+    anchor_strength: float = 4.0
+    local_parts: int = 0
+    cross_attention: str = "luna"
+    packed_lookup: int = 0
+    diagonal_prior: bool = False
+    causal_decay: bool = False
+
+
+def extension_options(cfg: Any) -> ExtensionOptions:
+    """Read the options of anchored attention and related features from a configuration's attributes.
+
+    Raises InputError if an option needs another that is not set, or excludes another that is set.
+    """
+    defaults = ExtensionOptions()
+    values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
+    options = ExtensionOptions(**values)
+    needs = {
+        "packed_lookup": "a look-up reads the segments of anchored rows",
+        "local_parts": "a window consists of the segments of anchored rows",
+        "diagonal_prior": "only anchored rows have a distance from the diagonal",
+    }
+    for name, why in needs.items():
+        if getattr(options, name) and not options.anchored_packed:
+            raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
+    if options.packed_lookup and options.cross_attention == "softmax":
+        raise InputError(
+            "--packed-lookup and --cross-attention softmax cannot be combined. Use --packed-lookup 0"
+        )
+    return options
+
+
+def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
+    """Return the factory for an encoder's attention modules, Luna's or anchored ones as options select."""
+    extension = extension_options(cfg)
+    if extension.anchored_packed:
+        return AnchoredEncoderAttentions(options, extension)
+    return EncoderAttentions(options)
+
+
+@dataclass(frozen=True)
+class AnchoredEncoderAttentions(EncoderAttentions):
+    """Factory for the attention modules of an encoder with anchored attention."""
+
+    needs_geometry = True
+    extension: ExtensionOptions
+
+    @property
+    def needs(self) -> Needs:
+        """Features of the attention modules that need distances or positions of tokens."""
+        window = self.extension.local_parts
+        return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
+
+    def build_attention(self, builders: Builders = TORCH) -> nn.Module:
+        return AnchoredSelfAttention(
+            **attention_arguments(self.options, builders),
+            anchor_strength=self.extension.anchor_strength,
+            window=self.extension.local_parts,
+        )
+
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
+        """Compute the distances between tokens and segments and, with a window, the tokens of each window."""
+        return Geometry(context_geometry(self.needs, context, packed, source))
 
 
 def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
@@ -50,6 +127,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     counts positions from it. None if a target is one sentence.
     """
 
+    needs_geometry = True
     extension: ExtensionOptions
     separator: Optional[int] = None
 
