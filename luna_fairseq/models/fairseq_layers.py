@@ -220,9 +220,9 @@ def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:
 
     FSDP gathers the parameters when ``forward`` is called, so ``read`` is called through ``forward`` too.
     """
-    methods = {name: getattr(layer, name) for name in METHODS}
     wrapped: Any = fsdp_wrap(layer, min_num_params=min_num_params)
     if wrapped is not layer:
+        methods = {name: getattr(layer, name) for name in METHODS}
         layer.forward = partial(_call_method, methods)
         wrapped.read = partial(wrapped, method="read")
     return wrapped

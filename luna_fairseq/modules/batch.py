@@ -106,17 +106,3 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
     return mask
-
-
-def longest_sequence(lengths: Tensor, at_most: int) -> int:
-    """Return the longest of the lengths [B], or ``at_most`` on a GPU, in a recorded graph and if B is 0."""
-    if can_branch_on_values(lengths) and lengths.numel():
-        return int(lengths.max())
-    return at_most
-
-
-def shortest_sequence(lengths: Tensor) -> int:
-    """Return the shortest of the lengths [B], or 0 on a GPU, in a recorded graph and if B is 0."""
-    if can_branch_on_values(lengths) and lengths.numel():
-        return int(lengths.min())
-    return 0

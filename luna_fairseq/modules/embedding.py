@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import longest_sequence, shortest_sequence
+from luna_fairseq.modules.batch import can_branch_on_values
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.ops.attention import is_recording_graph
@@ -146,8 +146,10 @@ class PackedEmbedding(nn.Module):
         if not self.fix_length:
             shortest = 0
             if not (self.has_fixed_shape or is_recording_graph()):
-                L = max(1, min(L, longest_sequence(lengths, L if at_most is None else at_most)))
-                shortest = shortest_sequence(lengths)
+                longest = L if at_most is None else at_most
+                if can_branch_on_values(lengths) and lengths.numel():
+                    longest, shortest = int(lengths.max()), int(lengths.min())
+                L = max(1, min(L, longest))
             if shortest < L:
                 padding_mask = torch.arange(L, device=lengths.device)[None, :] >= lengths[:, None]
         packed = self.scale * self.weight[:L]

@@ -121,8 +121,7 @@ class LunaCausalAttention(nn.Module):
         self.dropout_module = builders.dropout(dropout, "LunaCausalAttention")
 
         kv_names = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
-        self.x_projections = "pack_k", "unpack_q", *kv_names
-        for name in ("pack_q", *self.x_projections):
+        for name in ("pack_q", "pack_k", "unpack_q", *kv_names):
             self.add_module(f"{name}_proj", builders.linear(build_projection(embed_dim)))
         # All projections of X in one product, set when a model is prepared for decoding on a CPU.
         self.fused_x_proj: Optional[FusedProjections] = None
@@ -173,7 +172,7 @@ class LunaCausalAttention(nn.Module):
         if pack_q.size(0) == 1:
             pack_q = pack_q.expand(query.size(1), -1, -1, -1)
         if PACK_WEIGHT_FORMS.choose(pack_q, query, self.pack_k_proj) == "absorbed":
-            q, k, v = self._project_x(query, self.x_projections[1:])
+            q, k, v = self._project_x(query, self.input_projections()[1:])
             key = split_input_projection(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
             weights = absorbed_pack_weights(pack_q, query, key, self.pack_activation)
             weights = self.dropout_module(weights)
@@ -248,19 +247,22 @@ class LunaCausalAttention(nn.Module):
         """
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
-    def input_projections(self, names: Optional[Sequence[str]] = None) -> List[nn.Module]:
-        """Return the projections of X with the given names, by default all of them, in a fixed order."""
-        return [getattr(self, f"{name}_proj") for name in names or self.x_projections]
+    def input_projections(self) -> List[nn.Module]:
+        """Return the projections of X: pack keys, unpack queries, unpack keys and, if not shared, values."""
+        if self.untie_kv:
+            return [self.pack_k_proj, self.unpack_q_proj, self.unpack_k_proj, self.unpack_v_proj]
+        return [self.pack_k_proj, self.unpack_q_proj, self.unpack_kv_proj]
 
-    def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:
-        """Project X with the named projections, and split each result into heads [B, H, T, K].
+    def _project_x(self, x: Tensor, layers: Optional[Sequence[nn.Module]] = None) -> List[Tensor]:
+        """Apply projections of X, by default all, and split each result into heads [B, H, T, K].
 
-        The order is pack keys (if named), unpack queries, unpack keys and unpack values. If ``untie_kv`` is
-        False, keys and values are the same tensor.
+        If ``untie_kv`` is False, the last two results, keys and values, are the same tensor.
         """
-        layers = self.input_projections(names)
-        if names is None and self.fused_x_proj is not None and self.fused_x_proj.replaces(layers):
-            projected = self.fused_x_proj(x).unflatten(-1, (len(layers), self.num_heads, -1))
+        fused = None
+        if layers is None:
+            layers, fused = self.input_projections(), self.fused_x_proj
+        if fused is not None and fused.replaces(layers):
+            projected = fused(x).unflatten(-1, (len(layers), self.num_heads, -1))
             heads = list(projected.permute(2, 1, 3, 0, 4).unbind(0))  # [T, B, N, H, K] -> N x [B, H, T, K]
         else:
             heads = [split_heads(layer(x), self.num_heads) for layer in layers]

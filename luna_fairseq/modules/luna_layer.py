@@ -58,10 +58,6 @@ class LunaLayer(nn.Module):
         self.update_packed = update_packed
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(C) if normalize_packed else None
 
-    def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Normalize the input of a block in a pre-norm layer, or return it unchanged in a post-norm layer."""
-        return norm(x) if self.normalize_before and norm is not None else x
-
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
         """Add the output x of a block to its input, with dropout. A post-norm layer normalizes the sum."""
         x = residual + self.dropout_module(x)
@@ -78,7 +74,8 @@ class LunaLayer(nn.Module):
 
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward block with its residual connection to the tokens [T, B, C], and not to P."""
-        y = self.activation_fn(self.fc1(self.normalize_input(self.final_layer_norm, x)))
+        y = self.final_layer_norm(x) if self.normalize_before else x
+        y = self.activation_fn(self.fc1(y))
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
@@ -151,8 +148,10 @@ class LunaEncoderLayer(LunaLayer):
             Output X [S, B, C], P [L, B, C] for the next layer (None if the layer does not update P), and
             weights [H, B, S, S] (None if ``need_weights`` is False).
         """
-        y = self.normalize_input(self.self_attn_layer_norm, x)
-        p = self.normalize_input(self.packed_layer_norm, packed)
+        y = self.self_attn_layer_norm(x) if self.normalize_before else x
+        p = packed
+        if self.normalize_before and self.packed_layer_norm is not None:
+            p = self.packed_layer_norm(packed)
         y, packed_context, weights = self.self_attn(
             y, p, y, source=source, geometry=geometry, need_weights=need_weights
         )
@@ -258,7 +257,9 @@ class LunaDecoderLayer(CausalLayer):
         """
         # P enters causal attention without a layer norm even in a pre-norm layer, as in the authors' code.
         causal = self.self_attn.read(packed, source.packed_padding_mask)
-        p = self.normalize_input(self.packed_layer_norm, packed)
+        p = packed
+        if self.normalize_before and self.packed_layer_norm is not None:
+            p = self.packed_layer_norm(packed)
         packed_context, cross = self.encoder_attn.pack(p, context, source, geometry, need_weights)
         if for_decoding and not need_weights:
             cross = self.encoder_attn.prepare(cross, source)
@@ -287,11 +288,11 @@ class LunaDecoderLayer(CausalLayer):
             Output X [T, B * n, C], the state after these positions (None if no state is kept), and the
             weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
         """
-        y = self.normalize_input(self.self_attn_layer_norm, x)
+        y = self.self_attn_layer_norm(x) if self.normalize_before else x
         keep_state = shared.counts is not None
         y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
         x = self.add_residual(self.self_attn_layer_norm, x, y)
-        y = self.normalize_input(self.encoder_attn_layer_norm, x)
+        y = self.encoder_attn_layer_norm(x) if self.normalize_before else x
         y, weights = self.encoder_attn.unpack(y, memory.cross, shared.source, shared.geometry, need_weights)
         x = self.add_residual(self.encoder_attn_layer_norm, x, y)
         return self.feed_forward(x), state, weights
@@ -335,7 +336,7 @@ class LanguageModelLayer(CausalLayer):
 
         There are no weights over a source, so ``need_weights`` has no effect and the third result is None.
         """
-        y = self.normalize_input(self.self_attn_layer_norm, x)
+        y = self.self_attn_layer_norm(x) if self.normalize_before else x
         keep_state = shared.counts is not None
         y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
         x = self.add_residual(self.self_attn_layer_norm, x, y)

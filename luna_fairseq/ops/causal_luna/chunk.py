@@ -370,14 +370,14 @@ class _ChunkCausalLuna(Function):
                     chunk, softmax[:, span], grad_output, states.pop(), grad_state
                 )
                 total = write_chunk(total, cast_gradients(gradients, inputs), span, T)
-            results = {name: getattr(total, name) for name in ("q", "pack_weights", "keys", "values")}
+            results = dict(q=total.q, pack_weights=total.pack_weights, keys=total.keys, values=total.values)
             if log_decay is not None:
                 results["inverse_steps"] = total.read_scale / inputs.inverse_steps
                 per_head = (total.read_scale - total.added_scale).to(log_decay.dtype)
                 results["log_decay"] = sum_over_examples(per_head, log_decay.size(0))
             if grad_state is not None:
                 results.update(key_sum=grad_state.keys, value_sum=grad_state.values)
-        return tuple(results.get(name) for name in Inputs._fields)
+        return tuple(map(results.get, Inputs._fields))
 
 
 def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:

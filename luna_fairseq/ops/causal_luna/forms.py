@@ -30,7 +30,7 @@ def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> boo
 
     It is triton on the GPUs of ``FASTER_WITH_TRITON`` in eager mode, for inputs that the kernels support.
     """
-    if not prefers_parallel(q) or torch.version.cuda is None:
+    if not q.is_cuda or torch.version.cuda is None or is_recording_graph():
         return False
     if torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
         return False
