@@ -7,7 +7,7 @@ from typing import Dict, Iterator, Sequence, Tuple
 from luna_fairseq.anchored.lookup import LOOKUP_FORMS
 from luna_fairseq.anchored.pairs import PAIR_FORMS
 from luna_fairseq.anchored.segments import LAYOUT_FORMS
-from luna_fairseq.modules.attention_forms import PACK_FORMS, UNPACK_FORMS
+from luna_fairseq.ops.absorbed import PACK_FORMS, UNPACK_FORMS
 from luna_fairseq.ops.attention import SOFTMAX_FORMS
 from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS
 from luna_fairseq.ops.causal_luna.inputs import PACK_WEIGHT_FORMS

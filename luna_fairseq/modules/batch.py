@@ -3,7 +3,7 @@
 Masks are boolean, True at padding: [B, S] or [B, T] for a batch of B sequences.
 """
 
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -106,3 +106,13 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
     return mask
+
+
+def length_range(lengths: Tensor, at_most: int) -> Tuple[int, int]:
+    """Return the shortest and the longest of the lengths [B].
+
+    Return 0 and ``at_most`` on a GPU, in a recorded graph and if B is 0.
+    """
+    if can_branch_on_values(lengths) and lengths.numel():
+        return int(lengths.min()), int(lengths.max())
+    return 0, at_most

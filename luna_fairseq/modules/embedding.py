@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import can_branch_on_values
+from luna_fairseq.modules.batch import length_range
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.ops.attention import is_recording_graph
@@ -146,9 +146,7 @@ class PackedEmbedding(nn.Module):
         if not self.fix_length:
             shortest = 0
             if not (self.has_fixed_shape or is_recording_graph()):
-                longest = L if at_most is None else at_most
-                if can_branch_on_values(lengths) and lengths.numel():
-                    longest, shortest = int(lengths.max()), int(lengths.min())
+                shortest, longest = length_range(lengths, L if at_most is None else at_most)
                 L = max(1, min(L, longest))
             if shortest < L:
                 padding_mask = torch.arange(L, device=lengths.device)[None, :] >= lengths[:, None]

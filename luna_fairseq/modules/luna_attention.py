@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.attention_forms import PACK_FORMS, UNPACK_FORMS, should_prepare
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import (
@@ -24,12 +23,17 @@ from luna_fairseq.modules.heads import (
     separate_hypotheses,
     split_heads,
 )
-from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, ReadWeights, absorb_projections
+from luna_fairseq.modules.memory import PackedMemory, ReadWeights
 from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.ops.absorbed import (
+    PACK_FORMS,
+    UNPACK_FORMS,
+    AbsorbedMemory,
     HeadProjection,
+    absorb_projections,
     absorbed_pack,
     absorbed_unpack,
+    should_prepare,
     split_input_projection,
     split_output_projection,
 )
@@ -267,9 +271,10 @@ class LunaAttention(ProjectingAttention):
         output projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the
         context. In all other cases ``memory`` itself is returned.
         """
-        if not should_prepare(self, memory.key):
+        if not should_prepare(memory.key, (self.unpack_q_proj, self.out_proj)):
             return memory
-        return absorb_projections(memory, *self._query_and_output(), source.packed_padding_mask)
+        projections = self._query_and_output()
+        return absorb_projections(memory.key, memory.value, *projections, source.packed_padding_mask)
 
     def unpack(
         self,
@@ -300,7 +305,8 @@ class LunaAttention(ProjectingAttention):
         B, (T, hypotheses, _) = memory.key.size(0), query.shape
         form, dropout = "projected", dropout_probability(self.dropout_module)
         if not need_weights:
-            form = UNPACK_FORMS.choose(self, query, memory)
+            projections = self.unpack_q_proj, self.out_proj
+            form = UNPACK_FORMS.choose(query, memory, projections, self.reads_only_rows)
         elif isinstance(memory, AbsorbedMemory):
             self.saved_pack_weights(memory)
         if form == "prepared":
@@ -310,8 +316,8 @@ class LunaAttention(ProjectingAttention):
             mask, bias = source.packed_padding_mask, None
             if self.needs_geometry:
                 bias = self.unpack_bias(memory, source, geometry)
-            projections = self._query_and_output()
-            return absorbed_unpack(query, memory.key, memory.value, *projections, mask, dropout, bias), None
+            by_head = self._query_and_output()
+            return absorbed_unpack(query, memory.key, memory.value, *by_head, mask, dropout, bias), None
         q = split_heads(self.unpack_q_proj(query), self.num_heads, B)  # [B, H, n T, K]
         output, read = self.read(q, memory, source, geometry, need_weights)
         weights = None

@@ -9,11 +9,9 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Source
-from luna_fairseq.ops.absorbed import HeadProjection, absorb_projection, multiply_by_head
 from luna_fairseq.ops.causal_luna import CausalLunaState, TokenCounts
 
 Nested = TypeVar("Nested", bound=Tuple[Any, ...])
@@ -130,59 +128,6 @@ class PackedMemory(NamedTuple):
     key: Tensor
     value: Tensor
     pack_weights: Optional[Tensor] = None
-
-
-class AbsorbedMemory(NamedTuple):
-    """Keys and values of a packed context, multiplied by the query projection and the output projection.
-
-    For a head with key k and value v, the logit ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``. The
-    output ``W_o (a v)`` for an attention weight a equals ``a (W_o v)``. The products with k and v are
-    computed once per sentence. A decoding step then loads only these products instead of the two projection
-    matrices. Shapes: B sentences, L rows, H heads of dimension K, model width C = H * K.
-
-    Attributes:
-        key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
-        key_bias: products [B, 1, H * L] of the scaled keys with the bias of the query projection. The most
-            negative finite value of the dtype at padding.
-        value: values [B, H * L, C] times the output projection. 0 at padding.
-        value_bias: bias [B, 1, C] of the output projection.
-        pack_weights: always None.
-    """
-
-    key: Tensor
-    key_bias: Tensor
-    value: Tensor
-    value_bias: Tensor
-    pack_weights: Optional[Tensor] = None
-
-    def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
-        """Compute the output Y_X [B, T, C] for queries X [B, T, C] that have not been projected."""
-        logits = torch.baddbmm(self.key_bias, query, self.key)
-        weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)
-        if dropout:
-            weights = F.dropout(weights, dropout)
-        return torch.baddbmm(self.value_bias, weights.flatten(-2), self.value)
-
-
-def absorb_projections(
-    memory: PackedMemory,
-    query: HeadProjection,
-    output: HeadProjection,
-    packed_padding_mask: Optional[Tensor] = None,
-) -> AbsorbedMemory:
-    """Multiply cached keys by the query projection, and cached values by the output projection."""
-    key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
-    value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
-    if packed_padding_mask is not None:
-        padding = packed_padding_mask[:, None, :]
-        key_bias = key_bias.masked_fill(padding, torch.finfo(key_bias.dtype).min)
-        value = value.masked_fill(padding.unsqueeze(-1), 0.0)
-    return AbsorbedMemory(
-        key=key.flatten(1, 2).transpose(1, 2).contiguous(),
-        key_bias=key_bias.flatten(1).unsqueeze(1),
-        value=value.flatten(1, 2),
-        value_bias=output.bias.expand(len(key), 1, -1).contiguous(),
-    )
 
 
 class LayerMemory(NamedTuple):

@@ -1,8 +1,8 @@
 """Tables of the equal implementations (forms) of an operation, and the rules that select one.
 
-The tables stand in ``ops/attention.py``, ``ops/causal_luna/`` and ``modules/attention_forms.py``, and those
-of the extension beside its look-up. A rule reads shapes, devices, data types, modes and the kinds of layers,
-never a clock. Equal seeds and all processes of a job therefore take the same form.
+The tables stand in ``ops/attention.py``, ``ops/absorbed.py`` and ``ops/causal_luna/``, and those of the
+extension beside its look-up. A rule reads shapes, devices, data types, modes and the kinds of layers, never a
+clock. Equal seeds and all processes of a job therefore take the same form.
 """
 
 from contextlib import contextmanager

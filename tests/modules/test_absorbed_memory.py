@@ -6,7 +6,8 @@ from tiny_luna import assert_close
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaAttention, Source
-from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, map_tensors
+from luna_fairseq.modules.memory import PackedMemory, map_tensors
+from luna_fairseq.ops.absorbed import AbsorbedMemory
 
 C, H, L = 64, 2, 5
 

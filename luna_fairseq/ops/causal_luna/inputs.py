@@ -109,7 +109,9 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     else:
         # Flattened over B and H, the heads of a projection are a view; matmul would copy them.
         logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
-    weights = PACK_ACTIVATIONS[activation](at_least_float32(logits))
+    if logits.dtype not in (torch.float32, torch.float64):
+        logits = logits.float()
+    weights = PACK_ACTIVATIONS[activation](logits)
     if N != B:
         weights = weights.transpose(1, 2)  # [B, n T, H, L]
         weights = weights.reshape(N, H, 1, -1) if T == 1 else weights.reshape(N, T, H, -1).transpose(1, 2)
@@ -145,11 +147,6 @@ PACK_WEIGHT_FORMS = FormTable(
     ),
     Form("projected", "ops/causal_luna/inputs.py", "otherwise", "keys are projected first", otherwise),
 )
-
-
-def at_least_float32(x: Tensor) -> Tensor:
-    """Convert a tensor to float32, unless it is already float32 or float64."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
