@@ -91,7 +91,7 @@ class LunaConfig(PretrainedConfig):
         non_contextual_packed: every layer uses the learned initial P, not the P of the preceding layer.
         packed_is_read: the classification head takes P as input. The final layer normalization of P then has
             a gain and a bias.
-        anchored_packed: assign each vector of P a place in the sequence, so that it prefers nearby tokens.
+        anchored_packed: assign each vector of P a segment of the sequence, whose tokens it prefers.
         anchor_strength: initial strength of this preference.
         local_parts: number of neighboring text segments that each encoder token additionally attends to; 0
             for none. The text has one segment per vector of P.

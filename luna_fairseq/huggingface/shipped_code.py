@@ -193,9 +193,9 @@ def _file_name(module: str) -> str:
 
 
 def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> str:
-    """Build the source code of a shipped file from the modules that it contains, imported modules first.
+    """Build the source code of a file to copy from the modules that it combines, imported modules first.
 
-    ``extra_imports`` are shipped files that the file imports only to make transformers copy them.
+    ``extra_imports`` are other copied files. They are imported only to make transformers copy them.
     """
     _check_unique_names(file, parts)
     # Dictionaries without values serve as ordered sets.

@@ -302,7 +302,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Return the best continuations of each sentence, given the log-probabilities [R, N] of tokens."""
+        """Return the best continuations of each sentence. lprobs: [R, N] for R hypotheses and N tokens."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs

@@ -82,7 +82,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:
-        """Options as keyword arguments for :class:`~luna_fairseq.optim.apollo.Apollo`."""
+        """Options of ``--optimizer apollo``, as keyword arguments for the torch optimizer."""
         decay_type = self.cfg.weight_decay_type
         return {
             "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,

@@ -229,7 +229,7 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
 
 
 def _read_result(path: Path) -> Optional[Result]:
-    """Read the result of a run of luna-lra-seeds. Return None if it is missing or damaged."""
+    """Read the test result that luna-lra-seeds wrote to a run's folder, or None if missing or damaged."""
     try:
         return read_result(path)
     except (OSError, InputError):
