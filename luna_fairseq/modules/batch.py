@@ -13,7 +13,7 @@ from luna_fairseq.ops.attention import is_recording_graph
 
 
 class Source(NamedTuple):
-    """Padding masks and sentence numbers of a batch, passed to every layer.
+    """Padding masks of a batch that all layers of an encoder or decoder use.
 
     The context is the sequence of S tokens that the packed sequence P of L rows attends to: the input itself
     in an encoder, and the encoder's output in a decoder.
@@ -99,9 +99,9 @@ def can_branch_on_values(x: Tensor) -> bool:
 
 
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
-    """Return None instead of a mask that is False everywhere, because attention without a mask is faster.
+    """Return None in place of a mask that is False everywhere, because attention is faster without a mask.
 
-    A mask on a GPU or in a recorded graph is not inspected, and returned as it is.
+    A mask on a GPU or in a recorded graph is returned without looking at its values.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -111,7 +111,7 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 def length_range(lengths: Tensor, at_most: int) -> Tuple[int, int]:
     """Return the shortest and the longest of the lengths [B].
 
-    Return 0 and ``at_most`` on a GPU, in a recorded graph and if B is 0.
+    On a GPU, in a recorded graph and if B is 0, the lengths are unknown, and the result is (0, ``at_most``).
     """
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.min()), int(lengths.max())

@@ -1,4 +1,4 @@
-"""Functions that build the smallest modules of an encoder or a decoder."""
+"""Functions with which an encoder or a decoder builds its dropout, layer norms and linear layers."""
 
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -10,18 +10,21 @@ from luna_fairseq.modules.positions import build_positions, sinusoidal_table
 
 
 def build_dropout(probability: float, owner: str) -> nn.Module:
-    """Build torch's dropout module, for which the name of its ``owner`` has no meaning."""
+    """Build torch's dropout module. ``owner`` is ignored; fairseq's dropout uses it as a name."""
     return nn.Dropout(probability)
 
 
 def keep_linear(linear: nn.Linear) -> nn.Linear:
-    """Return a new linear layer unchanged: the default of ``Builders.linear``."""
+    """Return a linear layer unchanged.
+
+    This is the default of ``Builders.linear``, which may replace layers.
+    """
     return linear
 
 
 @dataclass(frozen=True)
 class Builders:
-    """Functions that build the smallest modules of an encoder or a decoder.
+    """Functions that build dropout, layer norms, linear layers and positions of an encoder or a decoder.
 
     The defaults build torch's modules. An adapter passes functions that build the modules of its framework.
 

@@ -18,9 +18,9 @@ GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 
 def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
-    """Raise an InputError if the model width is not a multiple of the number of heads.
+    """Raise InputError if the model width is not a multiple of the number of heads.
 
-    name: name of the heads in the error message.
+    name: what the error message calls the heads, such as "pack attention heads".
     """
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(
@@ -116,7 +116,7 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
 
 
 def hypotheses_per_sentence(hypotheses: int, sentences: int) -> int:
-    """Return the number n of hypotheses per source sentence, which is 1 outside of beam search."""
+    """Return the number of hypotheses per source sentence. It is 1 outside of beam search."""
     if hypotheses % sentences:
         raise InputError(
             f"{hypotheses} hypotheses cannot belong to {sentences} sentences. "

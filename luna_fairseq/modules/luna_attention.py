@@ -176,7 +176,7 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions if weights depend on distance (``needs_geometry``)."""
+        """Compute the token positions if attention weights depend on distance, otherwise return None."""
         return None
 
     def pack(
@@ -265,7 +265,7 @@ class LunaAttention(ProjectingAttention):
         return PackedMemory(key, value, pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values for fast incremental decoding, or return them unchanged.
+        """Convert the keys and values cached by :meth:`pack` to the form that is fastest for decoding.
 
         On a CPU and for a small batch, the keys are multiplied by the query projection and the values by the
         output projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the
@@ -327,7 +327,7 @@ class LunaAttention(ProjectingAttention):
         return self.out_proj(merge_heads(output, hypotheses)), weights
 
     def _query_and_output(self) -> Tuple[HeadProjection, HeadProjection]:
-        """Split the query and the output projection, two plain linear layers, into heads."""
+        """Return the query and the output projection of unpack attention, split into heads."""
         query, output = self.unpack_q_proj, self.out_proj
         return (
             split_input_projection(query.weight, query.bias, self.num_heads),
@@ -426,7 +426,7 @@ class LunaAttention(ProjectingAttention):
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the arguments of :class:`LunaAttention` that the options determine, ``{name: value}``."""
+    """Return the constructor arguments of :class:`LunaAttention` that the options determine, by name."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

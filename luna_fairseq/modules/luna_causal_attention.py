@@ -42,7 +42,7 @@ def check_triton() -> None:
 
 
 class FusedProjections(nn.Module):
-    """Base class of modules that apply several linear layers to one input.
+    """Base class of layers that replace several linear layers with the same input by a single product.
 
     Args:
         layers: layers to replace. They stay in their attention module, with their parameters.
@@ -53,14 +53,14 @@ class FusedProjections(nn.Module):
         self.layers: Tuple[nn.Module, ...] = tuple(layers)  # torch does not register submodules in a tuple
 
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
-        """Return True if these are the layers that were fused, and calling them would run no hook.
+        """Return True if this layer can be called in place of ``layers``.
 
-        Return False otherwise: the layers must then be called one by one.
+        They must be the fused layers, and have no hooks, which would not run.
         """
         return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the concatenated outputs [..., total number of outputs] for vectors [..., inputs]."""
+        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
         raise NotImplementedError
 
 
@@ -128,7 +128,10 @@ class LunaCausalAttention(nn.Module):
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
-        """Project P [L, B, C], or [L, 1, C] if all sequences share P, with a mask [B, L] of padded rows."""
+        """Project the packed sequence P [L, B, C] once, for all calls of :meth:`forward`.
+
+        P is [L, 1, C] if all sequences share it. packed_padding_mask: [B, L], True at padded rows.
+        """
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
     def forward(
@@ -201,7 +204,7 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor],
         counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute :meth:`forward` from the sums of earlier positions, and add the new positions to them.
+        """Compute attention for new positions from the sums over earlier ones, and return the new sums.
 
         pack_q: projected P [B, H, L, K]. state: None if there are no earlier positions.
         """
@@ -248,7 +251,10 @@ class LunaCausalAttention(nn.Module):
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def input_projections(self) -> List[nn.Module]:
-        """Return the projections of X: pack keys, unpack queries, unpack keys and, if not shared, values."""
+        """Return the layers that project the queries X, in this order: pack key, unpack query, key and value.
+
+        The value projection is missing if it is shared with the keys.
+        """
         if self.untie_kv:
             return [self.pack_k_proj, self.unpack_q_proj, self.unpack_k_proj, self.unpack_v_proj]
         return [self.pack_k_proj, self.unpack_q_proj, self.unpack_kv_proj]
@@ -270,7 +276,7 @@ class LunaCausalAttention(nn.Module):
 
 
 def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the arguments of :class:`LunaCausalAttention` that the options determine, ``{name: value}``."""
+    """Return constructor arguments of :class:`LunaCausalAttention` that the options determine, by name."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

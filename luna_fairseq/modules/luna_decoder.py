@@ -148,7 +148,7 @@ class LunaDecoder(TokenEmbedding):
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
     def _build_layers(self, options: DecoderOptions, builders: Builders) -> Iterator[nn.Module]:
-        """Yield the layers, so that ``builders.layers`` can wrap each layer before the next one is built."""
+        """Yield the decoder layers one by one, so that each can be wrapped before the next one is built."""
         for number in range(options.num_layers):
             self_attn = self.attentions.build_causal_attention(builders)
             if options.has_encoder:
@@ -173,9 +173,10 @@ class LunaDecoder(TokenEmbedding):
         weights_of: Collection[int] = (),
         skipped: Collection[int] = (),
     ) -> DecoderMemory:
-        """Read the source once: pack the encoder's output into the packed sequence P of each layer.
+        """Read the source once: compute the memory, the tensors of the source that all target positions use.
 
-        P never depends on a target token, so the memory serves every position of every target.
+        Each layer packs the encoder's output into its packed sequence P, which never depends on a target
+        token.
 
         Args:
             encoded: encoder output of B sentences, or None if the decoder is a language model.

@@ -130,7 +130,7 @@ class LunaEncoder(TokenEmbedding):
             self.packed_layer_norm = builders.norm(C)
 
     def _build_layers(self, options: EncoderOptions, builders: Builders) -> Iterator[nn.Module]:
-        """Yield the layers, so that ``builders.layers`` can wrap each layer before the next one is built."""
+        """Yield the encoder layers one by one, so that each can be wrapped before the next one is built."""
         for number in range(options.num_layers):
             is_last = number == options.num_layers - 1
             attention = self.attentions.build_attention(builders)

@@ -180,7 +180,7 @@ NOTHING_SHARED = Shared()
 
 
 class CausalLayer(LunaLayer):
-    """Base class of decoder layers, with causal self-attention."""
+    """Base class of decoder layers, which builds the causal self-attention."""
 
     dropout_name = "LunaDecoderLayer"
 
@@ -238,9 +238,9 @@ class LunaDecoderLayer(CausalLayer):
         need_weights: bool = False,
         for_decoding: bool = False,
     ) -> Tuple[Optional[Tensor], LayerMemory]:
-        """Pack the encoder's output into the packed sequence P.
+        """Pack the encoder's output into P, and cache the tensors of the source that :meth:`forward` uses.
 
-        Shapes: S source tokens, L rows of P, batch size B, width C.
+        Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             packed: P [L, B, C] of this layer.
@@ -320,7 +320,7 @@ class LanguageModelLayer(CausalLayer):
         self.build_feed_forward(options, update_packed=False, normalize_packed=False, builders=builders)
 
     def read(self) -> LayerMemory:
-        """Return the memory of P that :meth:`forward` reads. It has batch size 1, for all sequences."""
+        """Project the learned packed sequence P once, for :meth:`forward`. All sequences share the result."""
         packed, _ = self.packed_embedding(self.packed_embedding.weight.new_ones(1))
         return LayerMemory(self.self_attn.read(packed))
 

@@ -38,7 +38,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 
 
 def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
-    """Return the distinct tensors of a nested tuple, and a function that rebuilds the tuple from others.
+    """Return the distinct tensors of a nested tuple, and a function that rebuilds it from other tensors.
 
     The function takes as many tensors, in the same order.
     """
@@ -78,7 +78,7 @@ def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], 
 
 
 class CausalMemory(NamedTuple):
-    """Packed sequence P as causal attention reads it.
+    """Packed sequence P, projected for causal attention.
 
     Attributes:
         pack_q: projected P [B, H, L, K] for B sentences, or [1, H, L, K] if all sequences share P.
@@ -131,7 +131,7 @@ class PackedMemory(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """Memory of one decoder layer.
+    """Tensors of the source that one decoder layer uses for all target positions.
 
     Attributes:
         causal: P as causal self-attention reads it, such as :class:`CausalMemory`. None if it reads no P.
@@ -144,9 +144,10 @@ class LayerMemory(NamedTuple):
 
 
 class DecoderMemory(NamedTuple):
-    """Memory of a decoder, returned by :meth:`LunaDecoder.read` once for a batch of source sentences.
+    """Tensors of a batch of source sentences that a decoder uses for all target positions.
 
-    It does not depend on the target, so the hypotheses of a sentence share one entry.
+    :meth:`LunaDecoder.read` computes them once. They do not depend on the target, so the hypotheses of a
+    sentence share one entry.
 
     Attributes:
         layers: memory of each layer, from first to last. None for a layer that LayerDrop skips.

@@ -129,7 +129,7 @@ class DecoderOptions(StackOptions):
 
 
 def choose_positions(learned: bool, none: bool) -> str:
-    """Return "none" if ``none`` is True, else "learned" or, if ``learned`` is False, "sinusoidal"."""
+    """Convert two flags of a configuration to the kind of positions: "none", "learned" or "sinusoidal"."""
     if none:
         return NO_POSITIONS
     return LEARNED if learned else SINUSOIDAL
@@ -195,7 +195,7 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
 
 
 def configuration_names(options_class: Any) -> Tuple[str, ...]:
-    """Return the names of the configuration's options that determine the options of an encoder or decoder.
+    """Return the names of configuration options from which an options class is filled in.
 
     options_class: :class:`EncoderOptions` or :class:`DecoderOptions`.
     """
@@ -204,7 +204,7 @@ def configuration_names(options_class: Any) -> Tuple[str, ...]:
 
 
 def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:
-    """Return the names of the configuration's options that determine the option ``name``."""
+    """Return the names of the configuration options from which one option of the core is computed."""
     encodes = issubclass(options_class, EncoderOptions)
     words = {"side": "encoder", "text": "source"} if encodes else {"side": "decoder", "text": "target"}
     return tuple(source.format(**words) for source in CONFIGURATION[name])

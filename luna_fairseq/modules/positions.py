@@ -45,7 +45,10 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T]. The length ``end`` is not needed."""
+        """Return the embeddings [B, T, C] of positions [B, T].
+
+        ``end`` is unused, as there is no maximum length.
+        """
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
@@ -77,9 +80,9 @@ class LearnedPositions(nn.Embedding):
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding that the options select, or return None if the model has no positions.
+    """Build the position embedding that the options select, or return None if they select none.
 
-    The position ``padding_idx`` is that of padding tokens.
+    padding_idx: position of padding tokens.
     """
     if options.positions == NO_POSITIONS:
         return None

@@ -26,7 +26,10 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 
 class HeadProjection(NamedTuple):
-    """Weight [H, K, C] of a linear layer, split into heads. The bias is [H, K], or [C] for an output."""
+    """Weight of a linear layer, split into heads: [H, K, C].
+
+    The bias is [H, K], or [C] for an output layer.
+    """
 
     weight: Tensor
     bias: Tensor
@@ -38,7 +41,7 @@ def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Head
 
 
 def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split the weight [C, H * K] of an output projection into heads (a view). Its bias [C] is not split."""
+    """Split the weight [C, H * K] of an output projection into heads (a view). The bias [C] stays whole."""
     return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
@@ -164,7 +167,10 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply rows [B, H, L, M] by the weight [H, M, N] of their head, to vectors [B, H, L, N]."""
+    """Multiply vectors [B, H, L, M] by a separate weight for each head, [H, M, N].
+
+    The result is [B, H, L, N].
+    """
     B, H, L, _ = rows.shape
     # One product per head: [L B, M] times [M, N].
     products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)
@@ -210,7 +216,7 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Multiply keys and values [B, H, L, K] by the query projection and the output projection."""
+    """Multiply keys and values [B, H, L, K] by the query and the output projection, once per source."""
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]
     if packed_padding_mask is not None:

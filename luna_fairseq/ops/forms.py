@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, List, Optional
 
 
 def otherwise(*inputs: Any) -> bool:
-    """Return True for any inputs: the condition of the last form of a table."""
+    """Return True for any inputs. This is the condition of the last implementation in a table."""
     return True
 
 
@@ -38,12 +38,12 @@ class Form:
 
 
 def never(*inputs: Any) -> bool:
-    """Return False for any inputs: the condition of a form that is taken only if it is forced."""
+    """Return False for any inputs. This is the condition of an implementation that must be forced."""
     return False
 
 
 class FormTable:
-    """Forms (equal implementations) of one operation, in the order in which their conditions are tried.
+    """Equal implementations ("forms") of one operation, in the order in which their conditions are tried.
 
     Example:
         >>> from luna_fairseq.ops.attention import SOFTMAX_FORMS
@@ -64,7 +64,7 @@ class FormTable:
         return None if self._forced is None else self._forced.name
 
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
-        """Return the name of the form to take for these inputs: the first whose condition holds.
+        """Return the name of the implementation to use for these inputs: the first whose condition holds.
 
         The argument ``form`` takes precedence, and then the form given to :meth:`force`, if it supports these
         inputs. Raises ValueError if no condition holds.
@@ -94,7 +94,7 @@ class FormTable:
 
     @contextmanager
     def force(self, name: Optional[str]) -> Iterator[List[str]]:
-        """Context manager in which one form is taken wherever it is possible, by all threads.
+        """Context manager in which one implementation is used wherever it is possible, by all threads.
 
         It returns a list, to which the name of each form that is taken is appended. With None in place of a
         name, forms are chosen as usual. Meant for tests and measurements.

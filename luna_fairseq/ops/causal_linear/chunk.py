@@ -22,14 +22,21 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute :func:`recurrent_causal_linear` chunk by chunk, as [B, H, T, N] in the dtype of ``z``."""
+    """Compute causal linear attention over a whole sequence chunk by chunk, in linear memory.
+
+    The result [B, H, T, N], in the dtype of ``z``, equals that of :func:`recurrent_causal_linear`.
+    """
     with torch.autocast(x.device.type, enabled=False):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
         return _ChunkCausalLinear.apply(*flat).unflatten(0, x.shape[:2])
 
 
 class Inputs(NamedTuple):
-    """Inputs of a whole sequence: features [n, T, M], values [n, T, N], log decay [n, T], state [n, M, N]."""
+    """Inputs of causal linear attention over a whole sequence, for n heads in the batch.
+
+    x and y are query and key features [n, T, M], z values [n, T, N]. The log decay is [n, T]. ``state`` is
+    the state [n, M, N] before the first position.
+    """
 
     x: Tensor
     y: Tensor
@@ -49,7 +56,7 @@ class Inputs(NamedTuple):
         return state.to(self.dtype())
 
     def chunk_slices(self) -> List[slice]:
-        """Return the position slice of each chunk, in order."""
+        """Return a slice of positions for each chunk, in order."""
         return chunk_slices(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
 
@@ -111,7 +118,10 @@ class ChunkGradients(NamedTuple):
 
 
 class _ChunkCausalLinear(Function):
-    """Autograd function of chunkwise causal linear attention. Its arguments are the fields of Inputs."""
+    """Autograd function of chunkwise causal linear attention.
+
+    Its arguments are the fields of :class:`Inputs`.
+    """
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:

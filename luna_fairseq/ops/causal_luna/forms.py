@@ -18,17 +18,14 @@ FASTER_WITH_TRITON: FrozenSet[Tuple[int, int]] = frozenset()
 
 
 def prefers_parallel(q: Tensor, *others: Tensor) -> bool:
-    """Return True on a GPU in eager mode, where the backend ``auto`` is parallel unless it is triton.
-
-    Return False on a CPU and while torch records a graph.
-    """
+    """Return True if the parallel implementation is chosen by default: on a GPU in eager mode."""
     return q.is_cuda and not is_recording_graph()
 
 
 def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
-    """Return True if the backend ``auto`` is triton for these inputs, and False otherwise.
+    """Return True if the Triton kernels are chosen by default for these inputs.
 
-    It is triton on the GPUs of ``FASTER_WITH_TRITON`` in eager mode, for inputs that the kernels support.
+    This is the case on the GPUs of ``FASTER_WITH_TRITON`` in eager mode, if the kernels support the inputs.
     """
     if not q.is_cuda or torch.version.cuda is None or is_recording_graph():
         return False

@@ -172,5 +172,8 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Return :func:`count_positions`, but at least 1: the divisor t of equation 7 of the Luna paper."""
+    """Return the number t of positions so far, excluding padding, but at least 1, to divide by.
+
+    It is the t of equation 7 of the Luna paper. :func:`count_positions` describes the arguments.
+    """
     return count_positions(q, key_padding_mask, before).clamp(min=1)

@@ -137,7 +137,7 @@ class CausalLunaFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
-        """Compute the output [B, H, T, K].
+        """Compute the output [B, H, T, K] of causal Luna attention with Triton kernels.
 
         v is None if keys and values are the same tensor. reciprocal [B, H, T] holds 1/t, and ages [B, H, T]
         the negative log decay since the start of the sequence; both are None if they are not needed.
@@ -237,7 +237,7 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """Launch a kernel with ``blocks`` programs for each segment of each head.
+    """Launch a Triton kernel with ``blocks`` programs for each segment of each head.
 
     ``values`` and ``more`` are arguments by name, of which the kernel receives those that it takes.
     """
