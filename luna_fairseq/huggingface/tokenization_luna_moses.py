@@ -61,8 +61,8 @@ class PlainText:
 
     def normalize(self, text: NormalizedString) -> None:
         words = tokenize(normalize(text.normalized, self.language), self.language)
-        text.clear()
-        text.append(" ".join(piece for word in words for piece in self.merges.split(word)))
+        # Not clear() and append(): tokenizers 0.20 appends nothing to an empty text.
+        text.replace(text.normalized, " ".join(piece for word in words for piece in self.merges.split(word)))
 
 
 class _LunaMosesTokenizer(LunaTokenizer):
