@@ -20,6 +20,7 @@ from luna_fairseq.ops.causal_luna import (
     naive_causal_luna,
     recurrent_causal_luna,
 )
+from luna_fairseq.ops.causal_luna.decay import decay_totals, decayed_counts
 
 LOG_DECAY = (-0.02, -1.5)
 kinds = st.sampled_from(["none", "left", "both"])
@@ -129,6 +130,17 @@ def test_with_strong_decay_each_position_sees_only_itself(form):
     output, *gradients = output_and_gradients(form(), [q, k, v, a, torch.full((H,), -80.0).double()])
     assert_equal_up_to(output, expected.view_as(output), 1e-12)
     assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_the_derivative_of_the_decay_totals(before):
+    count = (~masks("both", 9)["key_padding_mask"]).cumsum(dim=1)[:, None, :, None]
+    steps = (count + before).clamp(min=1)
+    log_decay = torch.tensor(LOG_DECAY, dtype=torch.float64, requires_grad=True)
+    inverse, total = decay_totals(log_decay, count, steps)
+    assert_equal_up_to(inverse, 1 / decayed_counts(log_decay, steps), 1e-12)
+    assert_equal_up_to(total, log_decay[:, None, None] * count, 1e-12)
+    assert torch.autograd.gradcheck(lambda x: decay_totals(x, count, steps), [log_decay])
 
 
 def test_only_inputs_and_the_softmax_are_saved_for_the_gradient():

@@ -21,13 +21,12 @@ from torch.nn import functional as F
 from luna_fairseq.ops.causal_luna.decay import (
     ChunkDecay,
     chunk_decay,
-    cumulative_log_decay,
-    decayed_counts,
+    decay_totals,
     scale,
     scale_,
     sum_over_examples,
 )
-from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, count_steps, mask_padding
+from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, count_positions, mask_padding
 from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 
 
@@ -294,13 +293,15 @@ def chunk_causal_luna(
     B, H = q.shape[:2]
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
-        steps = count_steps(q, key_padding_mask, None if state is None else state.steps)
+        count = count_positions(q, key_padding_mask)
+        steps = (count if state is None else count + state.steps[:, None, None, None]).clamp(min=1)
         dropout_factors = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
         total_log_decay = None
-        if log_decay is not None:
-            log_decay = log_decay.to(dtype)
-            steps = decayed_counts(log_decay, steps)
-            total_log_decay = cumulative_log_decay(log_decay, q, key_padding_mask).flatten(0, 1)
+        if log_decay is None:
+            inverse_steps = steps.to(dtype).reciprocal()
+        else:
+            inverse_steps, total_log_decay = decay_totals(log_decay.to(dtype), count, steps)
+            total_log_decay = total_log_decay.flatten(0, 1)
         row_mask = None
         if packed_padding_mask is not None:
             row_mask = flatten_heads(packed_padding_mask[:, None, None, :], B, H)
@@ -312,7 +313,7 @@ def chunk_causal_luna(
         inputs = Inputs(
             q=q.flatten(0, 1),
             pack_weights=pack_weights.flatten(0, 1),
-            inverse_steps=flatten_heads(steps.to(dtype).reciprocal(), B, H),
+            inverse_steps=flatten_heads(inverse_steps, B, H),
             dropout_factors=dropout_factors,
             row_mask=row_mask,
             log_decay=total_log_decay,
@@ -393,15 +394,21 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
     """Slice the positions ``span`` of the inputs, and compute the decay within this chunk."""
     dtype = inputs.pack_weights.dtype
+    is_whole = span.stop - span.start == inputs.q.size(1)
+
+    def take(x: Tensor) -> Tensor:
+        return x if is_whole else x[:, span]
+
     dropout_factors, log_decay, values = inputs.dropout_factors, inputs.log_decay, inputs.values
+    decay = None
+    if log_decay is not None:
+        decay = chunk_decay(log_decay, span, dtype, is_only=is_whole and inputs.key_sum is None)
     return Chunk(
-        q=inputs.q[:, span].to(dtype),
-        pack_weights=inputs.pack_weights[:, span],
-        inverse_steps=inputs.inverse_steps[:, span],
-        dropout_factors=None if dropout_factors is None else dropout_factors[:, span],
+        q=take(inputs.q).to(dtype),
+        pack_weights=take(inputs.pack_weights),
+        inverse_steps=take(inputs.inverse_steps),
+        dropout_factors=None if dropout_factors is None else take(dropout_factors),
         row_mask=inputs.row_mask,
-        decay=None if log_decay is None else chunk_decay(log_decay, span, dtype),
-        inputs=KeysValues(
-            inputs.keys[:, span].to(dtype), None if values is None else values[:, span].to(dtype)
-        ),
+        decay=decay,
+        inputs=KeysValues(take(inputs.keys).to(dtype), None if values is None else take(values).to(dtype)),
     )

@@ -7,10 +7,12 @@ Shapes: B examples, H heads with a log decay [H] each, T positions, c positions 
 if the examples have different padding.
 """
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from luna_fairseq.ops.causal_luna.inputs import count_positions
 
@@ -29,6 +31,36 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
 
+def decay_totals(log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
+    """Return ``1 / decayed_counts(log_decay, steps)`` and the cumulative log decay, both [B or 1, H, T, 1].
+
+    ``count`` and ``steps`` [B or 1, 1, T, 1] number the positions, as integers. ``steps`` is at least 1 and
+    includes the positions of earlier calls. The cumulative log decay ``log_decay * count`` is in float64.
+    """
+    return _DecayTotals.apply(log_decay, count, steps)
+
+
+class _DecayTotals(Function):
+    """Autograd function of :func:`decay_totals`, whose derivative takes half of autograd's operator calls."""
+
+    @staticmethod
+    def forward(ctx: Any, log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
+        log_decay = log_decay.view(-1, 1, 1)
+        rise = torch.expm1(log_decay)
+        inverse = rise / torch.expm1(log_decay * steps)
+        ctx.save_for_backward(rise, inverse, count, steps)
+        return inverse, log_decay.double() * count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_inverse: Tensor, grad_total: Tensor) -> Tuple[Tensor, None, None]:
+        rise, inverse, count, steps = ctx.saved_tensors
+        # The derivative of log(expm1(g) / expm1(g t)) is (1 - t / c) / expm1(g) + 1 - t, with c the count.
+        slope = (1 - steps * inverse) / rise + (1 - steps)
+        grad = (grad_inverse * inverse * slope).sum(dim=(0, 2, 3))
+        return grad + (grad_total * count).sum(dim=(0, 2, 3)).to(grad.dtype), None, None
+
+
 def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Return the factor by which a new position decays the sums over earlier ones, 1 if it is padding.
 
@@ -45,34 +77,45 @@ class ChunkDecay(NamedTuple):
 
     Attributes:
         between: from position j to position t, [n, c, c], indexed by t and j; 0 for j after t.
-        from_start: from the end of the previous chunk to each position, [n, c, 1].
+        from_start: from the end of the previous chunk to each position, [n, c, 1]. Like the next two, None if
+            the chunk is the whole sequence.
         to_end: from each position to the end of the chunk, [n, c, 1].
         whole: from the end of the previous chunk to the end of this chunk, [n, 1, 1].
     """
 
     between: Tensor
-    from_start: Tensor
-    to_end: Tensor
-    whole: Tensor
+    from_start: Any = None
+    to_end: Any = None
+    whole: Any = None
 
 
-def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
-    """Compute the decay factors of one chunk from the cumulative log decay [n, T, 1]."""
-    inside, end = total[:, span], total[:, span.stop - 1 : span.stop]
-    start = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
-    logs = inside - inside.transpose(1, 2), inside - start, end - inside, end - start
-    between, from_start, to_end, whole = (log.to(dtype).exp_() for log in logs)
+def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype, is_only: bool = False) -> ChunkDecay:
+    """Compute the decay factors of one chunk from the cumulative log decay [n, T, 1].
+
+    ``is_only`` is True if no other chunk and no state of earlier positions exists.
+    """
+    inside = total if is_only else total[:, span]
     # The exponential from a later position to an earlier position may be infinite; tril_ removes it.
-    return ChunkDecay(between.tril_(), from_start, to_end, whole)
+    between = (inside - inside.transpose(1, 2)).to(dtype).exp_().tril_()
+    if is_only:
+        return ChunkDecay(between)
+    end = total[:, span.stop - 1 : span.stop]
+    start = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
+    logs = inside - start, end - inside, end - start
+    return ChunkDecay(between, *(log.to(dtype).exp_() for log in logs))
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
     """Multiply N matrices x [N, R, S] by n factors [n, ..] in turn: ``x[i] * factor[i % n]``."""
+    if x.size(0) == factor.size(0):
+        return x * factor
     return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
     """Multiply as :func:`scale`, in place."""
+    if x.size(0) == factor.size(0):
+        return x.mul_(factor)
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)
     return x
 
