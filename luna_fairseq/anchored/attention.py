@@ -54,7 +54,7 @@ class AnchoredMemory(NamedTuple):
     """Keys and values that unpack attention caches once per context; None if not needed.
 
     The context is divided into L segments of at most W tokens, one per row of the packed context. With a
-    look-up or a window, queries also attend to tokens of some segments. The fields ``token_padding_mask``,
+    look-up or a window, queries also attend to tokens of some segments. The fields ``padding_mask``,
     ``position``, ``segment`` and ``is_short`` are those of :class:`luna_fairseq.anchored.segments.Layout`.
 
     Attributes:
@@ -63,8 +63,9 @@ class AnchoredMemory(NamedTuple):
         pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
         token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, of the same shape.
-        row_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior.
-        token_place: centre [B, L, W] or [B, S] of each token, for a look-up with a diagonal prior.
+        key_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior. With a dense
+            look-up, the centres [B, L + S] of all segments and tokens.
+        token_place: centre [B, L, W] of each token, for a look-up by segment with a diagonal prior.
     """
 
     key: Tensor
@@ -72,11 +73,11 @@ class AnchoredMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
     token_key: Any = None
     token_value: Optional[Tensor] = None
-    token_padding_mask: Optional[Tensor] = None
+    padding_mask: Optional[Tensor] = None
     position: Optional[Tensor] = None
     segment: Optional[Tensor] = None
     is_short: Optional[Tensor] = None
-    row_place: Optional[Tensor] = None
+    key_place: Optional[Tensor] = None
     token_place: Optional[Tensor] = None
 
 
@@ -147,12 +148,13 @@ class AnchoredAttention(LunaAttention):
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
     def compute_diagonal(
-        self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
+        self, geometry: Optional[Geometry], key_place: Optional[Tensor], first: Optional[int] = None
     ) -> Optional[Diagonal]:
         """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
-        key_place: positions [B, N] of N keys in the source. mask [B, N] is True at padding. Return None if
-        this module has no prior. Raises InputError if the positions of the queries are missing.
+        key_place: positions [B, N] of N keys in the source, of which the nearest key is one of the ``first``
+        (default: any). Return None if this module has no prior. Raises InputError if the positions of the
+        queries are missing.
         """
         if self.diagonal is None:
             return None
@@ -161,7 +163,7 @@ class AnchoredAttention(LunaAttention):
                 "a diagonal prior needs the positions of the queries, got none. "
                 "Pass the geometry of the batch"
             )
-        return self.diagonal(geometry.target.place, key_place, mask, geometry.target.origin)
+        return self.diagonal(geometry.target, key_place, first=first)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         return memory
@@ -320,25 +322,23 @@ class AnchoredCrossAttention(AnchoredAttention):
         """Cache the keys and values of the packed context and, with a look-up, those of the source tokens."""
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
-        token_place = None
         if self.diagonal is not None:
-            token_place = require_context_geometry(geometry).token_place
-            memory = memory._replace(row_place=require_context_geometry(geometry).row_place)
+            memory = memory._replace(key_place=require_context_geometry(geometry).row_place)
         if not self.lookup:
             return memory
         token_key, token_value = self.project_tokens(context)
-        layout = require_context_geometry(geometry).layout
-        position = layout.position
-        if position is not None:
+        found = require_context_geometry(geometry)
+        layout: Any = found.layout
+        if layout.position is not None:
             token_key, token_value = arrange_tokens(token_key, token_value, layout)[:2]
-            if token_place is not None:
-                token_place = token_place.gather(1, position.flatten(1)).view_as(position)
+        elif self.diagonal is not None:
+            memory = memory._replace(key_place=found.key_place)
         return memory._replace(
             token_key=token_key,
             token_value=token_value,
-            token_padding_mask=layout.padding_mask,
-            token_place=token_place,
-            position=position,
+            padding_mask=layout.padding_mask,
+            token_place=found.token_place if layout.position is not None else None,
+            position=layout.position,
             segment=layout.segment,
             is_short=layout.is_short,
         )
@@ -355,10 +355,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             return memory
         B, H, L, _ = memory.key.shape
         S = memory.token_key.size(2)
-        rows_mask = source.packed_padding_mask
-        if rows_mask is None:
-            rows_mask = memory.token_padding_mask.new_zeros(B, L)
-        mask = torch.cat([rows_mask, memory.token_padding_mask], dim=1)
+        mask = memory.padding_mask
         gate = self.lookup_gate().view(1, -1, 1, 1)
         bias = torch.cat([gate.new_zeros(B, H, 1, L), gate.expand(B, -1, -1, S)], dim=-1)
         key, value = (
@@ -367,8 +364,8 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
         places = None
         if self.diagonal is not None:
-            place = torch.cat([memory.row_place, memory.token_place], dim=1)
-            places = prepare_places(self.diagonal.strength(), self.diagonal.ratio(), place, mask)
+            scalars = self.diagonal.strength(), self.diagonal.ratio()
+            places = prepare_places(*scalars, memory.key_place, mask)
         return DecodingMemory(*prepare_keys(key, value, bias, mask), places, first=L)
 
     def read(
@@ -386,7 +383,7 @@ class AnchoredCrossAttention(AnchoredAttention):
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias [B, H, T, L] of the rows: the diagonal prior, or None without a prior."""
-        diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
+        diagonal = self.compute_diagonal(geometry, memory.key_place)
         return None if diagonal is None else diagonal.bias()
 
     def _look_up(
@@ -404,18 +401,21 @@ class AnchoredCrossAttention(AnchoredAttention):
         ``need_weights`` is False). ``geometry`` has the target positions for the diagonal prior.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.compute_diagonal(geometry, memory.row_place, mask)
-        settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal
-        tokens = memory.token_key, memory.token_value, memory.token_padding_mask
+        diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))
+        settings = self.lookup_gate(), self.lookup, mask, dropout
+        tokens = memory.token_key, memory.token_value, memory.padding_mask
         if memory.position is None:
-            dense = Tokens(*tokens, memory.segment, memory.token_place)
+            dense = Tokens(*tokens, memory.segment)
             LOOKUP_FORMS.choose(dense, self.lookup)
-            output, weights = dense_attention(q, memory.key, memory.value, dense, *settings, need_weights)
+            bias = None if diagonal is None else diagonal.bias()
+            output, weights = dense_attention(
+                q, memory.key, memory.value, dense, *settings, bias=bias, need_weights=need_weights
+            )
             if not need_weights:
                 return output, None
             return output, split_dense_weights(weights, memory.key.size(2), self._context_length(memory))
         segments = Segments(*tokens, memory.token_place, memory.is_short)
-        inputs = q, memory.key, memory.value, segments, *settings
+        inputs = q, memory.key, memory.value, segments, *settings, diagonal
         if not need_weights:
             return mixed_lookup_attention(*inputs), None
         read = lookup_attention(*inputs)

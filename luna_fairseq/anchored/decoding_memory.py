@@ -13,11 +13,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.geometry import TargetPlaces, measure_places
+from luna_fairseq.anchored.places import FAR_AWAY
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import MAX_PENALTY
-
-# Position of padding keys, far enough away never to be the nearest key.
-FAR_AWAY = 1e15
 
 
 class KeyPlaces(NamedTuple):

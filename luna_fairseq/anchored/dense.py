@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.chosen import choose_segments
-from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.modules.memory import ReadWeights
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
@@ -21,16 +20,16 @@ class Tokens(NamedTuple):
     """Keys and values [B, H, S, K] of the context tokens, in the order of the context.
 
     Attributes:
-        segment: index [B, S] of the segment of each token. A query attends to the token only if it has chosen
-            the segment. At -1, and everywhere if None, every query attends to the token.
-        place: position [B, S] of each token in the context, for a diagonal prior.
+        padding_mask: mask [B, L + S] of the L rows of P and the tokens, True at padding. None if nothing is
+            padded.
+        segment: index [B, L + S] of the segment of each token, -1 at rows. A query attends to the token only
+            if it has chosen the segment. At -1, and everywhere if None, every query attends to the key.
     """
 
     key: Tensor
     value: Tensor
-    padding_mask: Tensor
+    padding_mask: Optional[Tensor] = None
     segment: Optional[Tensor] = None
-    place: Optional[Tensor] = None
 
 
 def dense_attention(
@@ -42,35 +41,32 @@ def dense_attention(
     number: int,
     packed_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
-    diagonal: Optional[Diagonal] = None,
+    bias: Optional[Tensor] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute look-up attention as softmax attention to the L rows and all S tokens, with a mask.
 
-    The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Returns the
+    ``bias`` [B, H, T, L + S] is added to the logits of the rows and the tokens, in addition to the gate. The
+    result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Returns the
     output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the rows first (None if
     ``need_weights`` is False).
     """
-    row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
-    if diagonal is not None and tokens.place is not None:
-        row_bias = diagonal.bias()
-        token_bias = token_bias + diagonal.bias_at(tokens.place[:, None, None])
+    L, S = k.size(2), tokens.key.size(2)
+    total = F.pad(gate.view(1, -1, 1, 1).expand(-1, -1, -1, S), (L, 0))
+    if bias is not None:
+        total = bias + total
     if tokens.segment is not None:
-        logits = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1) + row_bias
+        logits = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1)
+        if bias is not None:
+            logits = logits + bias[..., :L]
         chosen = choose_segments(logits, packed_padding_mask, number)
-        unread = ~_find_read_tokens(chosen, tokens.segment, k.size(2))
-        token_bias = token_bias.masked_fill(unread, float("-inf"))
-    shape = torch.broadcast_shapes(row_bias.shape[:-1], token_bias.shape[:-1])
-    widths = k.size(2), tokens.key.size(2)
-    bias = torch.cat([x.expand(*shape, n) for x, n in zip((row_bias, token_bias), widths)], dim=-1)
+        unread = ~_find_read_keys(chosen, tokens.segment, L)
+        total = total.masked_fill(unread, float("-inf"))
     inputs = q, torch.cat([k, tokens.key], dim=2), torch.cat([v, tokens.value], dim=2)
-    rows_mask = packed_padding_mask
-    if rows_mask is None:
-        rows_mask = torch.zeros_like(k[:, 0, :, 0], dtype=torch.bool)
-    mask = torch.cat([rows_mask, tokens.padding_mask], dim=1)
+    settings = tokens.padding_mask, dropout, total
     if need_weights:
-        return naive_attention(*inputs, mask, dropout, bias)
-    return luna_attention(*inputs, mask, dropout, bias), None
+        return naive_attention(*inputs, *settings)
+    return luna_attention(*inputs, *settings), None
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
@@ -82,8 +78,8 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))
 
 
-def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask [B, H, T, S], True at tokens whose ``segment`` [B, S] is -1 or chosen by a query.
+def _find_read_keys(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
+    """Return a mask [B, H, T, L + S], True at keys whose ``segment`` [B, L + S] is -1 or chosen by a query.
 
     chosen: indices [B, H, T, N] of the segments that each query has chosen, out of L.
     """

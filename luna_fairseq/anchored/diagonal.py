@@ -19,7 +19,8 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.ops.attention import MAX_PENALTY
+from luna_fairseq.anchored.geometry import TargetPlaces, measure_places
+from luna_fairseq.anchored.places import limit_penalty
 
 
 def naive_diagonal_bias(
@@ -35,29 +36,27 @@ def naive_diagonal_bias(
 class Diagonal(NamedTuple):
     """Diagonal prior of one batch: a bias toward keys near the source position expected for a query.
 
-    :func:`find_diagonal` computes it. Distances are divided by the width of the prior.
+    :func:`find_diagonal` computes it. Distances are in tokens.
 
     Attributes:
-        strength: gamma [H, 1, 1].
+        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1], by which distances are multiplied.
         expected: expected source position [B, H, T, 1] of each query, in tokens.
-        width: width [B, 1, T, 1] of the prior, in tokens.
         nearest: distance [B, H, T, 1] of the key nearest to the expected position.
         further: distance [B, H, T, N] of each key from that position, minus ``nearest``.
     """
 
-    strength: Tensor
+    factor: Tensor
     expected: Tensor
-    width: Tensor
     nearest: Tensor
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
         """Return the diagonal prior of some examples of the batch, given their indices (a vector)."""
-        return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
+        return Diagonal(*(x.index_select(0, examples) for x in self))
 
     def bias(self) -> Tensor:
         """Return the bias [B, H, T, N] of N keys: 0 for the nearest key, and at least ``-MAX_PENALTY``."""
-        return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
+        return limit_penalty(self.factor * self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
         """Return the bias [B, H, T, M] of keys at other source positions ``place``.
@@ -65,11 +64,9 @@ class Diagonal(NamedTuple):
         It is relative to the nearest key of :meth:`bias`, and positive at a key that is nearer. The positions
         broadcast to [B, H, T, M].
         """
-        # gamma * nearest - gamma / width * distance. Multiplying the factors first is cheaper, because there
-        # are more distances than factors.
-        nearest, factor = self.strength * self.nearest, -self.strength / self.width
-        bias = torch.addcmul(nearest, (self.expected - place).abs(), factor)
-        return bias.clamp(min=-MAX_PENALTY)
+        # Multiplying the factor by the nearest distance first is cheaper than subtracting all distances.
+        nearest = self.factor * -self.nearest
+        return limit_penalty(torch.addcmul(nearest, (self.expected - place).abs(), self.factor))
 
 
 def find_diagonal(
@@ -86,16 +83,34 @@ def find_diagonal(
     key_place: source position [B, N] of each key. masked: [B, N], True at keys that never count as the
     nearest key. origin: number [B, T] of source tokens before the aligned sentence.
     """
+    return measure_diagonal(strength, ratio, TargetPlaces(query_place, origin), key_place, masked)
+
+
+def measure_diagonal(
+    strength: Tensor,
+    ratio: Tensor,
+    target: TargetPlaces,
+    key_place: Tensor,
+    masked: Optional[Tensor] = None,
+    first: Optional[int] = None,
+) -> Diagonal:
+    """Compute :func:`find_diagonal` for the positions ``target`` of the queries.
+
+    Only the first ``first`` keys count as the nearest key, by default all.
+    """
     dtype = torch.promote_types(strength.dtype, torch.float32)
-    gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]
-    t = query_place.to(dtype)[:, None, :, None]
-    expected, width = r * (t + 0.5), (t + 1).sqrt()
-    if origin is not None:
-        expected = expected + origin.to(dtype)[:, None, :, None]
-    distance = (expected - key_place.to(dtype)[:, None, None, :]).abs() / width
-    candidates = distance.detach()
-    if masked is not None:
+    if target.middle is None or target.middle.dtype != dtype:
+        target = measure_places(target, dtype)
+    expected = ratio.to(dtype).view(-1, 1, 1) * target.middle
+    if target.origin is not None:
+        expected = expected + target.origin[:, None, :, None]
+    further = (expected - key_place.reshape(len(key_place), 1, 1, -1)).abs()
+    candidates = further.detach() if first is None else further.detach().narrow(3, 0, first)
+    if masked is None:
+        nearest = candidates.amin(dim=-1, keepdim=True)
+    else:
         candidates = candidates.masked_fill(masked[:, None, None, :], float("inf"))
-    nearest = candidates.amin(dim=-1, keepdim=True)
-    nearest = nearest.masked_fill(nearest.isinf(), 0.0)
-    return Diagonal(gamma, expected, width, nearest, distance - nearest)
+        nearest = candidates.amin(dim=-1, keepdim=True)
+        nearest = nearest.masked_fill(nearest.isinf(), 0.0)
+    factor = (-strength).to(dtype).view(-1, 1, 1) / target.width
+    return Diagonal(factor, expected, nearest, further - nearest)

@@ -199,5 +199,6 @@ class AnchoredDecoderAttentions(DecoderAttentions):
             begins = target.tokens.eq(self.separator) & ~target.padding_mask
             place, sentence, unfinished = number_within_sentences(place, begins, before)
             origin = count_tokens_before_sentence(sentence, numbers).reshape(B, -1)
+        dtype = torch.promote_types(dtype, torch.float32)
         places = measure_places(TargetPlaces(place.reshape(B, -1), origin), dtype)
         return Geometry(target=places), unfinished

@@ -8,8 +8,14 @@ from typing import Any, NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, find_centres
-from luna_fairseq.anchored.segments import find_layout
+from luna_fairseq.anchored.places import (
+    anchor_distances,
+    beyond_nearest,
+    find_centres,
+    move_padding_away,
+    token_places_in_segments,
+)
+from luna_fairseq.anchored.segments import arrange_places, find_layout
 from luna_fairseq.anchored.window import find_window
 from luna_fairseq.modules.batch import Source
 
@@ -46,8 +52,10 @@ class ContextGeometry(NamedTuple):
         unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
         window: a :class:`luna_fairseq.anchored.window.Window`.
         layout: a :class:`luna_fairseq.anchored.segments.Layout` for a look-up.
-        row_place: position [B, L] of the centre of each segment.
-        token_place: position [B, S] of the centre of each token.
+        row_place: position [B, L] of the centre of each segment, far away at padding.
+        token_place: position [B, S] of the centre of each token, far away at padding. For a look-up whose
+            tokens are arranged by segment, [B, L, W].
+        key_place: positions [B, L + S] of all segments and tokens, for a dense look-up.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -56,6 +64,7 @@ class ContextGeometry(NamedTuple):
     layout: Any = None
     row_place: Optional[Tensor] = None
     token_place: Optional[Tensor] = None
+    key_place: Optional[Tensor] = None
 
 
 class TargetPlaces(NamedTuple):
@@ -65,8 +74,8 @@ class TargetPlaces(NamedTuple):
         place: zero-based index [B, n * T] of each query's token in the target, or in its sentence of a
             document.
         origin: in a document, number [B, n * T] of source tokens before the aligned source sentence.
-        middle: ``place + 1/2`` [B, 1, n * T, 1] in the dtype of the model.
-        width: ``sqrt(place + 1)`` [B, 1, n * T, 1] in the dtype of the model.
+        middle: ``place + 1/2`` [B, 1, n * T, 1] in float32 or float64.
+        width: ``sqrt(place + 1)`` [B, 1, n * T, 1] in float32 or float64.
     """
 
     place: Tensor
@@ -88,19 +97,26 @@ def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Sour
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()
+    place = token_places_in_segments(*masks) if needs.pack_heads or needs.unpack else None
     if needs.pack_heads:
-        distance = beyond_nearest(anchor_distances(*masks, num_heads=needs.pack_heads))
+        distance = beyond_nearest(anchor_distances(*masks, num_heads=needs.pack_heads, place=place))
         found = found._replace(pack_distance=distance.to(context.dtype))
     if needs.unpack:
-        distance = beyond_nearest(anchor_distances(*masks).transpose(2, 3))
+        distance = beyond_nearest(anchor_distances(*masks, place=place).transpose(2, 3))
         found = found._replace(unpack_distance=distance.to(context.dtype))
+    complete = source.padding_mask is None and source.packed_padding_mask is None
     if needs.window:
-        complete = source.padding_mask is None and source.packed_padding_mask is None
         found = found._replace(window=find_window(*masks, needs.window, complete))
     if needs.lookup:
-        found = found._replace(layout=find_layout(*masks, needs.lookup, needs.for_export))
+        found = found._replace(layout=find_layout(*masks, needs.lookup, needs.for_export, complete))
     if needs.diagonal:
         row_place, token_place = find_centres(*masks)
+        row_place = move_padding_away(row_place, source.packed_padding_mask)
+        token_place = move_padding_away(token_place, source.padding_mask)
+        if found.layout is not None and found.layout.position is None:
+            found = found._replace(key_place=torch.cat([row_place, token_place], dim=1))
+        elif found.layout is not None:
+            token_place = arrange_places(token_place, found.layout.position)
         found = found._replace(row_place=row_place, token_place=token_place)
     return found
 

@@ -224,25 +224,36 @@ def mixed_lookup_attention(
         mask = None if packed_padding_mask is None else packed_padding_mask.index_select(0, chosen)
         prior = None if diagonal is None else diagonal.select(chosen)
         if has_short:
-            tokens = _first_tokens(selected, num_segments_read(number, L, W, has_short=True))
-            output, _ = dense_attention(*heads, tokens, gate, number, mask, dropout, prior)
+            count = num_segments_read(number, L, W, has_short=True)
+            output = _read_first_segments(*heads, selected, gate, count, mask, dropout, prior)
         else:
             output = lookup_attention(*heads, selected, gate, number, mask, dropout, prior).output
         outputs.append(output)
     return torch.cat(outputs).index_select(0, torch.cat(examples).argsort())
 
 
-def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Return the tokens of the first ``number`` segments of each context, in order.
-
-    In a short context, these are all tokens.
-    """
-    return Tokens(
-        key=segments.key[:, :, :number].flatten(2, 3),
-        value=segments.value[:, :, :number].flatten(2, 3),
-        padding_mask=segments.padding_mask[:, :number].flatten(1),
-        place=None if segments.place is None else segments.place[:, :number].flatten(1),
-    )
+def _read_first_segments(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    segments: Segments,
+    gate: Tensor,
+    number: int,
+    packed_padding_mask: Optional[Tensor],
+    dropout: float,
+    diagonal: Optional[Diagonal],
+) -> Tensor:
+    """Compute look-up attention to all tokens of short contexts, which fill the first ``number`` segments."""
+    mask, bias = segments.padding_mask[:, :number].flatten(1), None
+    rows_mask = packed_padding_mask
+    if rows_mask is None:
+        rows_mask = mask.new_zeros(len(mask), k.size(2))
+    if diagonal is not None and segments.place is not None:
+        place = segments.place[:, :number].flatten(1)[:, None, None]
+        bias = torch.cat([diagonal.bias(), diagonal.bias_at(place)], dim=-1)
+    key, value = (x[:, :, :number].flatten(2, 3) for x in (segments.key, segments.value))
+    tokens = Tokens(key, value, torch.cat([rows_mask, mask], dim=1))
+    return dense_attention(q, k, v, tokens, gate, number, packed_padding_mask, dropout, bias)[0]
 
 
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:

@@ -10,12 +10,16 @@ Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for b
 rows. Padding on either side is not counted, and its results are undefined.
 """
 
-from typing import Tuple
+from typing import Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from luna_fairseq.ops.attention import MAX_PENALTY
+
+# Place of padding, far enough away never to be the nearest key.
+FAR_AWAY = 1e15
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
@@ -35,13 +39,20 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
     return distances.float()
 
 
-def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
+def anchor_distances(
+    context_padding_mask: Tensor,
+    packed_padding_mask: Tensor,
+    num_heads: int = 1,
+    place: Optional[Tensor] = None,
+) -> Tensor:
     """Compute the distances [B, H, L, S] from the centre of each text segment to each token.
 
     There is a segment for each of L rows of the packed sequence. Distances are in segment widths and in
-    float32. The centres differ between the H = ``num_heads`` heads.
+    float32. The centres differ between the H = ``num_heads`` heads. ``place`` is the result of
+    :func:`token_places_in_segments`, if it has already been computed.
     """
-    place = token_places_in_segments(context_padding_mask, packed_padding_mask)
+    if place is None:
+        place = token_places_in_segments(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
     middle = torch.arange(L, device=place.device) + 0.5
     offset = (torch.arange(num_heads, device=place.device) + 0.5) / num_heads - 0.5
@@ -62,8 +73,16 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
     ``strength`` is [H], and ``distance`` is [B, H or 1, ...], with the heads in dimension 1.
     """
-    head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
-    return (-head_strength * distance).clamp(min=-MAX_PENALTY)
+    factor = (-strength).to(distance.dtype).view(1, -1, *[1] * (distance.dim() - 2))
+    return limit_penalty(factor * distance)
+
+
+def limit_penalty(bias: Tensor) -> Tensor:
+    """Return the bias of attention logits, raised to ``-MAX_PENALTY`` where it is less.
+
+    The derivative of a threshold takes one operator call, and that of ``clamp`` three.
+    """
+    return F.threshold(bias, -MAX_PENALTY, -MAX_PENALTY)
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
@@ -80,6 +99,13 @@ def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
     return (row + 0.5) * (tokens / rows)[:, None], token + 0.5
+
+
+def move_padding_away(place: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
+    """Return the centres [B, N], ``FAR_AWAY`` at padding unless all N keys of an example are padding."""
+    if padding_mask is None:
+        return place
+    return place.masked_fill(padding_mask & ~padding_mask.all(dim=1, keepdim=True), FAR_AWAY)
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:

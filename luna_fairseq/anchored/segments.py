@@ -11,7 +11,7 @@ Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for b
 where results are undefined. H heads have dimension K.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -36,14 +36,16 @@ class Layout(NamedTuple):
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
-        padding_mask: mask [B, L, W], True where a segment has no token; [B, S] in a dense layout.
-        segment: in a dense layout, index [B, S] of each token's segment, which a query must choose in order
-            to attend to the token. At -1, and everywhere if None, every query attends to the token.
+        padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, mask [B, L + S] of
+            the rows of P and the tokens, or None if nothing is padded.
+        segment: in a dense layout, index [B, L + S] of each token's segment, which a query must choose in
+            order to attend to the token. At -1, such as the rows of P, and everywhere if None, every query
+            attends to the key.
         is_short: arranged by segment, mask [B] of the short contexts, whose tokens fill the first segments.
     """
 
     position: Optional[Tensor]
-    padding_mask: Tensor
+    padding_mask: Any
     segment: Optional[Tensor] = None
     is_short: Optional[Tensor] = None
 
@@ -116,22 +118,26 @@ LAYOUT_FORMS = FormTable(
 
 
 def find_layout(
-    context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
+    context_padding_mask: Tensor,
+    packed_padding_mask: Tensor,
+    number: int,
+    for_export: bool = False,
+    complete: bool = False,
 ) -> Layout:
     """Compute the layout of context tokens for look-up attention.
 
     number: number of text segments that each query chooses. for_export: return a layout that is valid for all
-    lengths, because an exported graph cannot branch on the length. ``LAYOUT_FORMS`` lists the layouts and
-    when each is selected.
+    lengths, because an exported graph cannot branch on the length. complete: both masks are known to contain
+    no padding. ``LAYOUT_FORMS`` lists the layouts and when each is selected.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
     call = LayoutCall(context_padding_mask, L, number, for_export)
     form = LAYOUT_FORMS.choose(call)
-    if form == "whole":
-        return Layout(None, context_padding_mask)
-    if form == "numbered":
-        return _masked_dense_layout(context_padding_mask, packed_padding_mask)
+    if form in ("whole", "numbered"):
+        mask = None if complete else torch.cat([packed_padding_mask, context_padding_mask], dim=1)
+        segment = None if form == "whole" else _number_keys(context_padding_mask, packed_padding_mask)
+        return Layout(None, mask, segment)
     # If the chosen segments have room for 64 tokens, short contexts add no cost. Otherwise the values of the
     # mask decide, although reading them synchronizes the CPU with a GPU.
     has_short = not call.needs_more_segments() or call.may_have_short()
@@ -139,14 +145,11 @@ def find_layout(
     return Layout(*token_positions(context_padding_mask, packed_padding_mask, short), is_short=short)
 
 
-def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the dense layout: tokens in context order, each with the index of its segment.
-
-    The index is -1 in short contexts, in which queries attend to all tokens.
-    """
+def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
+    """Return the segment index [B, L + S] of each row and token, -1 at rows and in short contexts."""
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
-    whole = is_short_context(context_padding_mask)[:, None]
-    return Layout(None, context_padding_mask, segment.masked_fill(whole, -1))
+    segment = segment.masked_fill(is_short_context(context_padding_mask)[:, None], -1)
+    return torch.cat([segment.new_full(packed_padding_mask.shape, -1), segment], dim=1)
 
 
 def max_segment_tokens(S: int, L: int) -> int:
@@ -221,6 +224,11 @@ def token_positions(
     real_first = order.argsort(dim=1)
     position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view(B, L, -1)
     return position, (token >= end) | context_padding_mask.all(dim=1)[:, None, None]
+
+
+def arrange_places(place: Tensor, position: Tensor) -> Tensor:
+    """Arrange a number [B, S] of each token by segment, as [B, L, W], given ``Layout.position``."""
+    return place.gather(1, position.flatten(1)).view_as(position)
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:

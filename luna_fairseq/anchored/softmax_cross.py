@@ -136,7 +136,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         if isinstance(memory, DecodingMemory):
             output, weights = memory.read(q, None if geometry is None else geometry.target, dropout)
             return output, ReadWeights(None, weights) if need_weights else None
-        diagonal = self.compute_diagonal(geometry, memory.place, mask)
+        diagonal = self.compute_diagonal(geometry, memory.place)
         bias = None if diagonal is None else diagonal.bias()
         inputs = q, memory.key, memory.value, mask, dropout, bias
         if not need_weights:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from luna_fairseq.anchored.diagonal import Diagonal, find_diagonal
+from luna_fairseq.anchored.diagonal import Diagonal, measure_diagonal
+from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
@@ -90,12 +91,12 @@ class DiagonalPrior(LearnedStrength):
 
     def forward(  # type: ignore[override]
         self,
-        query_place: Tensor,
+        target: TargetPlaces,
         key_place: Tensor,
         masked: Optional[Tensor] = None,
-        origin: Optional[Tensor] = None,
+        first: Optional[int] = None,
     ) -> Diagonal:
-        return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
+        return measure_diagonal(self.strength(), self.ratio(), target, key_place, masked, first)
 
 
 class LookupGate(nn.Module):

@@ -103,7 +103,8 @@ def anchored_attention(
         return naive_lookup_attention(*heads, k, v, gate, LOOK_UP, x["padding"], x["rows"])[0]
     layout = Layout(*(x.get(name) for name in Layout._fields))
     if layout.position is None:
-        return dense_attention(*heads, Tokens(k, v, layout.padding_mask, layout.segment), gate, LOOK_UP)[0]
+        tokens = Tokens(k, v, layout.padding_mask, layout.segment)
+        return dense_attention(*heads, tokens, gate, LOOK_UP)[0]
     return mixed_lookup_attention(*heads, arrange_tokens(k, v, layout), gate, LOOK_UP)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.strengths import DiagonalPrior
 from luna_fairseq.ops.attention import MAX_PENALTY, naive_softmax_weights, softmax_attention
@@ -82,7 +83,8 @@ class SoftmaxAttention(PeerAttention):
         if self.diagonal is not None:
             place = memory.get("target_place", torch.arange(q.size(2), device=q.device)[None])
             origin = memory.get("target_origin")
-            bias = self.diagonal(place, memory["token_place"], padding_mask, origin).bias()
+            target = TargetPlaces(place, origin)
+            bias = self.diagonal(target, memory["token_place"], padding_mask).bias()
         weights = naive_softmax_weights(q, k, attention_mask, bias) if need_weights else None
         return softmax_attention(q, k, v, attention_mask, self.dropout, bias), weights
 

@@ -1,11 +1,14 @@
 """Compare the diagonal prior with its definition, and test that padding does not change it."""
 
+import pytest
 import torch
 from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
+from luna_fairseq.anchored.diagonal import find_diagonal, measure_diagonal, naive_diagonal_bias
+from luna_fairseq.anchored.geometry import TargetPlaces
+from luna_fairseq.anchored.places import move_padding_away
 from luna_fairseq.ops.attention import MAX_PENALTY
 
 H = 3
@@ -42,6 +45,38 @@ def test_weights_and_gradients_equal_the_definition(keys, queries, first, seed):
     expected = output_and_gradients(definition, [gamma, r])
     for a, b in zip(output_and_gradients(form, [gamma, r]), expected):
         assert torch.allclose(a, b, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("first", [1, 3])
+def test_the_nearest_key_may_be_one_of_the_first(dtype, tolerance, first):
+    generator = torch.Generator().manual_seed(first)
+    gamma, r = torch.rand(2, H, generator=generator, dtype=torch.float64).to(dtype)
+    place = torch.arange(7).expand(2, -1) + 0.5
+    target = TargetPlaces(torch.tensor([[0, 1, 4], [3, 4, 9]]), torch.tensor([[0, 0, 2], [1, 1, 5]]))
+
+    def together(gamma, r):
+        return measure_diagonal(gamma, r, target, place, first=first).bias().clamp(max=3)
+
+    def apart(gamma, r):
+        diagonal = find_diagonal(gamma, r, target.place, place[:, :first], None, target.origin)
+        further = diagonal.bias_at(place[:, first:][:, None, None])
+        return torch.cat([diagonal.bias(), further], dim=-1).clamp(max=3)
+
+    expected = output_and_gradients(apart, [gamma, r])
+    for a, b in zip(output_and_gradients(together, [gamma, r]), expected):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+def test_padding_that_is_moved_away_is_never_the_nearest_key():
+    place, mask = torch.arange(6).expand(3, -1) + 0.5, torch.arange(6) >= torch.tensor([6, 2, 0])[:, None]
+    gamma, r = torch.full((1,), 2.0), torch.ones(1)
+    query_place = torch.tensor([[0, 5]]).expand(3, -1)
+    away = find_diagonal(gamma, r, query_place, move_padding_away(place, mask)).bias()
+    masked = find_diagonal(gamma, r, query_place, place, mask).bias()
+    is_token = ~mask[:2, None, None].expand(-1, 1, 2, -1)
+    assert torch.equal(away[:2][is_token], masked[:2][is_token])
+    assert away.isfinite().all()
 
 
 def test_queries_beyond_the_end_of_a_short_source_favour_its_end():

@@ -25,11 +25,13 @@ from luna_fairseq.anchored.lookup import (
 from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.segments import (
     Layout,
+    arrange_places,
     arrange_tokens,
     find_layout,
     segment_of_tokens,
     token_positions,
 )
+from luna_fairseq.modules.batch import can_branch_on_values
 from luna_fairseq.ops.attention import naive_attention
 
 B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
@@ -91,11 +93,15 @@ def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_
     """
 
     def form(q, k, v, token_k, token_v, gate):
-        layout = find_layout(context, packed, number)
-        position, how = layout.position, (gate, number, packed, 0.0, diagonal)
+        complete = can_branch_on_values(context) and not (context.any() or packed.any())
+        layout = find_layout(context, packed, number, complete=complete)
+        position, how = layout.position, (gate, number, packed, 0.0)
         if position is None:
-            tokens = Tokens(token_k, token_v, layout.padding_mask, layout.segment, token_place)
-            output, weights = dense_attention(q, k, v, tokens, *how, pack_weights is not None)
+            tokens, bias = Tokens(token_k, token_v, layout.padding_mask, layout.segment), None
+            if diagonal is not None:
+                biases = [diagonal.bias(), diagonal.bias_at(token_place[:, None, None])]
+                bias = torch.cat(biases, dim=-1)
+            output, weights = dense_attention(q, k, v, tokens, *how, bias, pack_weights is not None)
             return (
                 output
                 if pack_weights is None
@@ -103,10 +109,10 @@ def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_
             )
         parts = arrange_tokens(token_k, token_v, layout)
         if token_place is not None:
-            parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
+            parts = parts._replace(place=arrange_places(token_place, position))
         if pack_weights is None:
-            return mixed_lookup_attention(q, k, v, parts, *how)
-        read = lookup_attention(q, k, v, parts, *how)
+            return mixed_lookup_attention(q, k, v, parts, *how, diagonal)
+        read = lookup_attention(q, k, v, parts, *how, diagonal)
         return read.output, split_lookup_weights(read, position, pack_weights.size(-1)).total(pack_weights)
 
     return form
@@ -161,7 +167,9 @@ def test_contexts_of_at_most_64_tokens_are_read_whole(lengths, short):
     layout = find_layout(context, packed, 8)
     assert layout.segment is None
     if short == "all":
-        assert layout.position is None and torch.equal(layout.padding_mask, context)
+        assert layout.position is None
+        assert torch.equal(layout.padding_mask, torch.cat([packed, context], dim=1))
+        assert find_layout(context, packed, 8, complete=True).padding_mask is None
     elif short == "none":
         assert layout.is_short is None or not layout.is_short.any()
     else:
