@@ -162,7 +162,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
                 self, tokens, memory, state, keep_state=True, weights_of=weights_of
             )
             self.set_incremental_state(incremental_state, "decoding", decoding._replace(state=state))
-        attn = next((weights for weights in output.weights if weights is not None), None)
+        attn = output.weights[alignment_layer] if 0 <= alignment_layer < self.num_layers else None
         if attn is not None:
             attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
         return output.x, {"attn": [attn], "inner_states": list(output.states)}

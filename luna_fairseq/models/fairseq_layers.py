@@ -5,7 +5,6 @@ activation checkpointing and sharding to layers. torch.jit and torch.export are 
 """
 
 from functools import lru_cache, partial
-from types import MethodType
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional
 
 import torch
@@ -77,7 +76,7 @@ def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
     """
 
     def build_layers(layers: Iterable[nn.Module]) -> nn.ModuleList:
-        wrapped = (wrap_layer(layer, cfg) for layer in layers)
+        wrapped = map(partial(wrap_layer, cfg=cfg), layers)  # lazily, before the next layer is built
         if layer_drop > 0.0:
             return LayerDropModuleList(p=layer_drop, modules=wrapped)
         return nn.ModuleList(wrapped)
@@ -166,24 +165,14 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
         raise InputError(
             f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: remove the option"
         )
-    # Bound methods are copied together with their layer.
-    layer.forward = MethodType(_forward, layer)
-    if hasattr(layer, "read"):
-        layer.read = MethodType(_read, layer)
+    for name in METHODS:
+        if hasattr(layer, name):
+            setattr(layer, name, partial(_call_compiled, layer, name))
     return layer
 
 
-def _forward(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-    """Call ``forward`` of a layer: the compiled code in training mode, otherwise the original."""
-    return _call(layer, "forward", *inputs, **kwargs)
-
-
-def _read(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
-    """Call ``read`` of a decoder layer: the compiled code in training mode, otherwise the original."""
-    return _call(layer, "read", *inputs, **kwargs)
-
-
-def _call(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
+def _call_compiled(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
+    """Call a method of a layer: the compiled code in training mode, otherwise the original."""
     if not layer.training:
         return getattr(type(layer), name)(layer, *inputs, **kwargs)
     # Compiled code depends on the memory layout, and the input of the first layer is a transposed view.

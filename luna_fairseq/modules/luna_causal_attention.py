@@ -178,15 +178,14 @@ class LunaCausalAttention(nn.Module):
             q, k, v = self._project_x(query, self.input_projections()[1:])
             key = split_input_projection(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
             weights = absorbed_pack_weights(pack_q, query, key, self.pack_activation)
-            weights = self.dropout_module(weights)
         else:
             pack_k, q, k, v = self._project_x(query)
-            weights = self._pack_weights(pack_q, pack_k)
+            weights = pack_weights(pack_q, pack_k, self.pack_activation)
         output = causal_luna(
             q,
             k,
             v,
-            weights,
+            self.dropout_module(weights),
             packed_padding_mask,
             key_padding_mask,
             dropout=dropout_probability(self.dropout_module),
@@ -213,7 +212,7 @@ class LunaCausalAttention(nn.Module):
             q,
             k,
             v,
-            self._pack_weights(pack_q, pack_k),
+            self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)),
             None if state is None else state.sums(counts),
             packed_padding_mask,
             key_padding_mask,
@@ -231,7 +230,7 @@ class LunaCausalAttention(nn.Module):
         """Compute the pack and unpack weights [B, H, T, L] over whole sequences, from their definition."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
-        pack = self._pack_weights(memory.pack_q, pack_k)
+        pack = self.dropout_module(pack_weights(memory.pack_q, pack_k, self.pack_activation))
         inputs = q, k, v, pack, memory.padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
@@ -241,14 +240,6 @@ class LunaCausalAttention(nn.Module):
         The contribution of a position is multiplied by ``exp(n * log_decay)`` after n more positions.
         """
         return None
-
-    def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
-        """Compute the weight [B * n, H, T, L] with which each of T tokens enters each row of P, with dropout.
-
-        The weights are positive and not normalized. pack_q [B, H, L, K] is the projected P of B sentences,
-        and pack_k [B * n, H, T, K] are the projected tokens of n hypotheses for each sentence.
-        """
-        return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def input_projections(self) -> List[nn.Module]:
         """Return the layers that project the queries X, in this order: pack key, unpack query, key and value.
