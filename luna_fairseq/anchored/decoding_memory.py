@@ -22,7 +22,7 @@ class KeyPlaces(NamedTuple):
     """Positions of keys in the source, for a diagonal prior, multiplied by its strength gamma.
 
     Attributes:
-        place: gamma times the position of each key, [B, H, 1, N].
+        place: ``-gamma`` times the position of each key, [B, H, 1, N].
         ratio: gamma times the ratio of source to target length, [B, H, 1, 1].
         strength: gamma [B, H, 1, 1].
     """
@@ -61,9 +61,12 @@ class DecodingMemory(NamedTuple):
         target: positions of the queries in the target, for a diagonal prior. The queries are not yet scaled
         by K^-0.5. Return the output [B, H, T, K], and the attention weights [B, H, T, N] before dropout.
         """
-        weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
+        # Batched products over B x H take half of the operator calls of matmul.
+        heads = q.shape[:2]
+        bias, q, key, value = (x.flatten(0, 1) for x in (self.compute_bias(target), q, self.key, self.value))
+        weights = torch.baddbmm(bias, q, key).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
-        return dropped @ self.value, weights
+        return torch.bmm(dropped, value).unflatten(0, heads), weights.unflatten(0, heads)
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
         """Return the bias [B, H, T, N] of the logits, including the diagonal prior if there is one.
@@ -72,7 +75,7 @@ class DecodingMemory(NamedTuple):
         ``-MAX_PENALTY``.
         """
         if self.places is None:
-            return self.bias
+            return self.bias.expand(-1, self.key.size(1), -1, -1)
         if target is None:
             raise InputError(
                 "a diagonal prior needs the positions of the queries, got none. "
@@ -80,10 +83,10 @@ class DecodingMemory(NamedTuple):
             )
         if target.middle is None:
             target = measure_places(target, self.key.dtype)
-        expected = self.places.ratio * target.middle
+        apart = torch.addcmul(self.places.place, self.places.ratio, target.middle)
         if target.origin is not None:
-            expected = expected + self.places.strength * target.origin.view(len(self.key), 1, -1, 1)
-        distance = (expected - self.places.place).abs() / target.width
+            apart = apart + self.places.strength * target.origin.view(len(self.key), 1, -1, 1)
+        distance = apart.abs() / target.width
         nearest = distance.detach()[..., : self.first].amin(dim=-1, keepdim=True)
         return self.bias - (distance - nearest).clamp(max=MAX_PENALTY)
 
@@ -106,8 +109,8 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the positions of keys, ``place`` [B, N], and the length ratio [H] by the strength [H]."""
+    """Return the products of the strength [H] with the key positions ``place`` [B, N] and the ratio [H]."""
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)
     gamma = strength.view(1, -1, 1, 1).expand(len(place), -1, -1, -1)
-    return KeyPlaces(gamma * place.to(gamma.dtype)[:, None, None, :], gamma * ratio.view(-1, 1, 1), gamma)
+    return KeyPlaces(-gamma * place.to(gamma.dtype)[:, None, None, :], gamma * ratio.view(-1, 1, 1), gamma)

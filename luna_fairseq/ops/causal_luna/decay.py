@@ -31,6 +31,12 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
 
+def inverse_decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
+    """Return ``1 / decayed_counts(log_decay, steps)``."""
+    log_decay = log_decay.view(-1, 1, 1)
+    return torch.expm1(log_decay) / torch.expm1(log_decay * steps)
+
+
 def decay_totals(log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
     """Return ``1 / decayed_counts(log_decay, steps)`` and the cumulative log decay, both [B or 1, H, T, 1].
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.attention import masked_softmax
-from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
-from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
+from luna_fairseq.ops.causal_luna.decay import decay_totals
+from luna_fairseq.ops.causal_luna.inputs import count_positions, mask_padding
 
 CHUNK_SIZE = 64
 
@@ -54,16 +54,17 @@ def parallel_causal_luna(
     if q.numel() == 0:
         return q.clone()
     with torch.autocast(q.device.type, enabled=False):
-        steps = count_steps(q, key_padding_mask)
-        decays = None
-        if log_decay is not None:
-            log_decay = log_decay.to(dtype)
-            steps = decayed_counts(log_decay, steps)
-            decays = compute_decays(cumulative_log_decay(log_decay, q, key_padding_mask), dtype)
+        count = count_positions(q, key_padding_mask)
+        steps, decays = count.clamp(min=1), None
+        if log_decay is None:
+            inverse = steps.to(dtype).reciprocal()
+        else:
+            inverse, total = decay_totals(log_decay.to(dtype), count, steps)
+            decays = compute_decays(total, dtype)
+        inverse = split(inverse)
         a = split(mask_padding(pack_weights.to(dtype), key_padding_mask))
         keys = split(k.to(dtype))
         values = keys if v is k else split(v.to(dtype))
-        inverse = split(steps.to(dtype).reciprocal())
         logits = causal_sums(split(q.to(dtype) * q.size(-1) ** -0.5), keys, a, decays) * inverse
         mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, None, :]
         weights = F.dropout(masked_softmax(logits, mask), dropout)

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, decayed_counts
+from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, inverse_decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, TokenCounts, mask_padding
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
@@ -79,7 +79,7 @@ def recurrent_causal_luna(
         # remains.
         mean = counts.mean
         if log_decay is not None:
-            mean = decayed_counts(cast_if_needed(log_decay, mean.dtype), counts.divisor).reciprocal()
+            mean = inverse_decayed_counts(cast_if_needed(log_decay, mean.dtype), counts.divisor)
         logits = (cast_if_needed(q, mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
         mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
         weights = masked_softmax(logits, mask)
