@@ -4,7 +4,7 @@ import logging
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, BinaryIO, Mapping, Optional
 
 import torch
 
@@ -21,9 +21,34 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
     """Save a checkpoint atomically with ``torch.save``. Raise InputError with the reason if writing fails."""
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
-            torch.save(state, file)
+            writer = _Writer(file)
+            torch.save(state, writer)
+            if writer.error is not None:
+                raise writer.error
     except (OSError, RuntimeError) as error:
         raise InputError(f"cannot write {path}: {explain_unwritable(error)}") from error
+
+
+class _Writer:
+    """File for ``torch.save`` that stores the first error of writing instead of raising it.
+
+    torch 1.13 aborts the process if an error is raised while it writes.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                self.file.write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is flushed when it is closed."""
 
 
 def explain_unwritable(error: BaseException) -> str:
