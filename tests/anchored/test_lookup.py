@@ -9,7 +9,6 @@ from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from luna_fairseq.anchored import chosen, pairs
 from luna_fairseq.anchored import lookup as lookup_module
@@ -270,7 +269,8 @@ class LargestTensor(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         for x in result if isinstance(result, (tuple, list)) else [result]:
             if isinstance(x, torch.Tensor) and x._base is None:
-                self.elements = max(self.elements, x.untyped_storage().nbytes() // x.element_size())
+                storage = getattr(x, "untyped_storage", x.storage)()  # torch 1.13 has only ``storage``
+                self.elements = max(self.elements, storage.nbytes() // x.element_size())
         return result
 
 
@@ -287,11 +287,12 @@ def test_a_short_context_does_not_make_long_contexts_quadratic(number, L, beside
 
 def test_queries_of_long_contexts_do_not_read_surplus_keys():
     """A mixed batch costs as many products as a batch of the long and a batch of the short contexts."""
+    flop_counter = pytest.importorskip("torch.utils.flop_counter", reason="needs torch 2.1 or later")
     products = []
     for lengths in ((1000, 900), (60,), (1000, 60, 900)):
         context = right_padding(*lengths, 1000)[:-1]  # padded to 1,000 tokens
         x = random_inputs(context, 250, T=40, dtype=torch.float32)
-        with FlopCounterMode(display=False) as counter:
+        with flop_counter.FlopCounterMode(display=False) as counter:
             build_lookup(4, context, torch.zeros(len(lengths), 250, dtype=torch.bool))(*x)
         products.append(counter.get_total_flops())
     assert products[2] <= products[0] + products[1]
