@@ -34,10 +34,10 @@ def bind() -> None:
 
 
 def handle_stop_signals(handler: Any) -> Dict[int, Any]:
-    """Install a handler of the signals that ask a program to stop, and return the previous handlers.
+    """Install a handler for termination signals such as SIGTERM, and return the previous handlers by signal.
 
-    Signals that this process ignores, such as SIGHUP under nohup, remain ignored. Outside the main thread, no
-    handler is installed, and the result is empty.
+    Ignored signals, such as SIGHUP under nohup, remain ignored. Outside the main thread, nothing is
+    installed.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

@@ -53,9 +53,11 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Keys and values that unpack attention caches once per context; None if not needed.
 
-    The context is divided into L segments of at most W tokens, one per row of the packed context. With a
-    look-up or a window, queries also attend to tokens of some segments. The fields ``padding_mask``,
+    The context of S tokens is divided into L segments of at most W tokens, one per row of the packed context.
+    With a look-up or a window, queries also attend to tokens of some segments. The fields ``padding_mask``,
     ``position``, ``segment`` and ``is_short`` are those of :class:`luna_fairseq.anchored.segments.Layout`.
+
+    Shapes: batch size B, H heads of dimension K.
 
     Attributes:
         key: keys [B, H, L, K] projected from the packed context Y_P.
@@ -82,10 +84,9 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attention, in which rows of the packed sequence P prefer nearby tokens.
+    """Base class of Luna attention in which each row of the packed sequence P prefers one text segment.
 
-    The context is divided into segments, runs of consecutive tokens. Each row of P prefers the tokens of its
-    segment.
+    Segments are runs of consecutive tokens that divide the context, one segment per row of P.
     """
 
     needs_geometry = True
@@ -100,7 +101,7 @@ class AnchoredAttention(LunaAttention):
 
     @property
     def reads_only_rows(self) -> bool:  # type: ignore[override]
-        """True if queries attend only to the packed context, False if also to individual tokens."""
+        """True if queries attend only to the rows of the packed context, not also to single tokens."""
         return not self.reads_tokens
 
     def build_anchors(
@@ -126,7 +127,10 @@ class AnchoredAttention(LunaAttention):
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the distances and positions of tokens that this module needs, for whole sequences."""
+        """Compute the token distances and positions that the attention biases of this module need.
+
+        query, packed, context: whole sequences [T, B, C], [L, B, C] and [S, B, C]; only their sizes are used.
+        """
         target = None
         if self.diagonal is not None:
             T, B, _ = query.shape
@@ -134,16 +138,16 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] of pack attention, which penalizes tokens far from a row's segment.
+        """Return the bias [B, H, L, S] on the logits of pack attention (L rows, S tokens), or None.
 
-        Return None if this module has no such bias.
+        The bias penalizes tokens far from the segment that a row summarizes.
         """
         if self.pack_anchor is None:
             return None
         return self.pack_anchor(require_context_geometry(geometry).pack_distance)
 
     def project_tokens(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """Project the context tokens [S, B, C] to keys and values [B, H, S, K]."""
+        """Project the context tokens [S, B, C] to keys and values [B, H, S, K] of H heads."""
         key, value = self.token_k_proj(context), self.token_v_proj(context)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
@@ -152,9 +156,9 @@ class AnchoredAttention(LunaAttention):
     ) -> Optional[Diagonal]:
         """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
-        key_place: positions [B, N] of N keys in the source, of which the nearest key is one of the ``first``
-        (default: any). Return None if this module has no prior. Raises InputError if the positions of the
-        queries are missing.
+        geometry: positions of the queries, or InputError is raised. key_place: positions [B, N] of N keys in
+        the source. first: number of leading keys that count as the nearest key, at which the bias is 0
+        (default: all). Return None if this module has no prior.
         """
         if self.diagonal is None:
             return None
@@ -170,7 +174,10 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the distances and positions in the context, or raise an InputError if they are missing."""
+    """Return ``geometry.context``, the token distances and positions.
+
+    Raise InputError if they are missing.
+    """
     if geometry is None or geometry.context is None:
         raise InputError(
             "anchored attention needs the geometry of the context, got none. "
@@ -180,14 +187,15 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 
 
 class AnchoredSelfAttention(AnchoredAttention):
-    """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
+    """Self-attention of an encoder in which each row of the packed sequence P summarizes one input segment.
 
-    Row i of the packed sequence P summarizes segment i of the input, a run of consecutive tokens: in pack
-    attention it prefers the tokens near the centre of the segment. In unpack attention, each token prefers
-    the rows of nearby segments. A call has the arguments and results of :class:`LunaAttention`.
+    A segment is a run of consecutive tokens. In pack attention, row i prefers the tokens near the centre of
+    segment i: the logits are reduced in proportion to the distance. In unpack attention, each token prefers
+    the rows of nearby segments. With ``window``, it also attends to the tokens of neighbouring segments. A
+    call has the arguments and results of :class:`LunaAttention`.
 
     Args:
-        anchor_strength: initial strength gamma of the distance bias in pack attention.
+        anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
         window: odd number of segments in a window, centred on the token's own segment (0: no window).
 
     Example:
@@ -227,7 +235,10 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Cache the keys and values of the packed context and, with a window, those of the context tokens."""
+        """Cache the keys and values of the packed context and, with a window, those of the context tokens.
+
+        See :meth:`LunaAttention.remember` for the arguments.
+        """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         if not self.window:
@@ -243,7 +254,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, S, L] of unpack attention, which penalizes rows far from a token."""
+        """Return the bias [B, H, S, L] of S tokens and L rows, which penalizes distant rows."""
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
@@ -251,7 +262,8 @@ class AnchoredSelfAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute attention of each token to the packed context and to the tokens in a window around it.
 
-        Return the output [B, H, S, K], and the weights of rows and tokens (None if not needed).
+        q: queries [B, H, S, K] of S tokens. Return the output [B, H, S, K], and the attention weights over
+        rows and tokens (None if ``need_weights`` is False).
         """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -268,17 +280,18 @@ class AnchoredSelfAttention(AnchoredAttention):
 
 
 class AnchoredCrossAttention(AnchoredAttention):
-    """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
+    """Cross-attention of a decoder in which each row of the packed sequence P summarizes one source segment.
 
-    Row i of the packed sequence P summarizes segment i of the source, a run of consecutive tokens. Target
-    queries attend to the rows and, with a look-up, to the tokens of a few segments. A call has the arguments
-    and results of :class:`LunaAttention`.
+    A segment is a run of consecutive tokens. In pack attention, row i prefers the tokens near the centre of
+    segment i: the logits are reduced in proportion to the distance. Target queries attend to the rows. With
+    ``lookup``, they also attend to the individual tokens of a few segments. A call has the arguments and
+    results of :class:`LunaAttention`.
 
     Args:
-        anchor_strength: initial strength gamma of the distance bias in pack attention.
+        anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
         lookup: number of segments whose tokens a query also attends to, those whose rows have the largest
-            logits (0: no look-up).
-        diagonal: prefer rows and tokens near the source position expected for a target token.
+            logits (0: none).
+        diagonal: add a bias toward rows and tokens near the source position expected for a target token.
 
     Example:
         >>> import torch
@@ -319,7 +332,10 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Cache the keys and values of the packed context and, with a look-up, those of the source tokens."""
+        """Cache the keys and values of the packed context and, with a look-up, those of the source tokens.
+
+        See :meth:`LunaAttention.remember` for the arguments.
+        """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         if self.diagonal is not None:
@@ -382,7 +398,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, T, L] of the rows: the diagonal prior, or None without a prior."""
+        """Return the diagonal prior [B, H, T, L], a bias for T queries and L rows, or None."""
         diagonal = self.compute_diagonal(geometry, memory.key_place)
         return None if diagonal is None else diagonal.bias()
 
@@ -396,9 +412,11 @@ class AnchoredCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute attention of each query to the packed context and to the tokens of a few segments.
 
-        They are the ``self.lookup`` segments whose rows have the query's largest logits. In a short context,
-        queries attend to all tokens. Returns the output [B, H, T, K], and the weights (None if
-        ``need_weights`` is False). ``geometry`` has the target positions for the diagonal prior.
+        A query attends to the tokens of the ``self.lookup`` segments whose rows have its largest logits or,
+        in a short context, to all tokens.
+
+        q: queries [B, H, T, K]. memory: cached keys and values. geometry: target positions for the diagonal
+        prior. Returns the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

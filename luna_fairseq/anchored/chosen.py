@@ -16,9 +16,10 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Return the indices [B, H, T, N] of the N text segments to whose tokens each query attends.
+    """Return the indices [B, H, T, N] of the ``number`` segments with the largest logits for each query.
 
-    They have the ``number`` largest logits in ``rows`` [B, H, T, L], if ``best_first`` sorted by logit.
+    rows: logits [B, H, T, L] of T queries for L segments. packed_padding_mask: mask [B, L], True at segments
+    that must not be chosen. best_first: sort the indices by decreasing logit.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -29,11 +30,15 @@ def choose_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose ``number`` text segments for each query, and prepare the products with their tokens.
+    """Choose the text segments to whose tokens each query attends, and arrange them for fast products.
 
-    rows: logits [B, H, T, L] by which segments are chosen. In a short context, queries attend to all tokens,
-    which are in its first segments. If a batch has a short context, all its queries get as many segments as
-    this requires. In a long context, the segments after the first ``number`` are surplus, and are masked.
+    segments: keys and values of the tokens of L segments. rows: logits [B, H, T, L] of T queries, of which
+    the ``number`` largest choose the segments. packed_padding_mask: mask [B, L], True at segments that must
+    not be chosen.
+
+    In a short context, queries attend to all tokens, which are in its first segments. If a batch has a short
+    context, all its queries get as many segments as this requires. In a long context, the segments after the
+    first ``number`` are surplus, and are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -49,13 +54,16 @@ def read_chosen(
 
 
 class ChosenTokens(NamedTuple):
-    """Tokens of the N text segments that each query has chosen in look-up attention.
+    """Tokens of the N text segments that each query has chosen and attends to.
+
+    A segment is a run of at most W consecutive tokens. Shapes: batch size B, H heads, T queries.
 
     Attributes:
-        segments: keys and values of all tokens, arranged by segment.
+        segments: keys and values of the tokens of all segments.
         segment: indices [B, H, T, N] of the chosen segments.
-        pairs: the same choice, arranged for fast products.
-        unread: mask [B, N], True at the surplus segments of long contexts (see :func:`read_chosen`).
+        pairs: the pairs of a query and a chosen segment, grouped by segment for fast matrix products.
+        unread: mask [B, N], True at chosen segments that a query must not attend to, or None. If a short
+            context in the batch needs more segments, the last ones of long contexts are masked.
     """
 
     segments: Segments
@@ -65,7 +73,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of the M tokens that each query has chosen, True at padding or surplus tokens."""
+        """Mask [B, H, T, M] of the M tokens chosen by each of T queries, True at tokens to ignore."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -74,30 +82,24 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Positions [B, H, T, M] in the context of the M tokens that each query has chosen.
-
-        Token t of the context has the position t + 1/2.
-        """
+        """Positions [B, H, T, M] of the M tokens chosen by each of T queries: t + 1/2 for token t."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the dot products [B, H, T, M] of queries with the keys of the M tokens they have chosen.
-
-        q: queries [B, H, T, K].
-        """
+        """Compute dot products [B, H, T, M] of queries q [B, H, T, K] and the keys of M chosen tokens."""
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Compute the weighted sum [B, H, T, K] of the values of the M tokens that each query has chosen.
 
-        weights: attention weights [B, H, T, M].
+        weights: attention weights [B, H, T, M] of T queries.
         """
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather a number of each token, x [B, L, W], for the M tokens that each query has chosen."""
+        """Gather x [B, L, W], a number per token of each segment, at the chosen tokens: [B, H, T, M]."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

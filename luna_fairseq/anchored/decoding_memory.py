@@ -19,7 +19,10 @@ from luna_fairseq.ops.attention import MAX_PENALTY
 
 
 class KeyPlaces(NamedTuple):
-    """Positions of keys in the source, for a diagonal prior, multiplied by its strength gamma.
+    """Positions of N keys in the source, multiplied by the strength gamma of the diagonal prior.
+
+    The prior is a bias of attention toward keys near the source position expected for a query. Shapes: batch
+    size B, H heads.
 
     Attributes:
         place: ``-gamma`` times the position of each key, [B, H, 1, N].
@@ -35,14 +38,15 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
-    The N keys are those of all source tokens. In a look-up, those of the L rows of the packed context precede
-    them.
+    The N keys are those of all source tokens. In a look-up, the keys of the L rows of the packed context
+    precede them. Shapes: batch size B, H heads of dimension K.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
         bias: bias [B, H or 1, 1, N] of the logits. The most negative finite value at padding.
-        places: positions of the keys for a diagonal prior, or None without one.
+        places: positions of the keys for a diagonal prior (a bias toward keys near an expected source
+            position), or None without one.
         first: number of keys, from the first, among which the diagonal prior finds the key nearest to the
             expected position: L in a look-up, otherwise N. The prior is 0 at this key.
         pack_weights: always None.
@@ -56,10 +60,10 @@ class DecodingMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
-        """Compute attention from queries q [B, H, T, K] to the cached keys.
+        """Compute attention from unscaled queries q [B, H, T, K] to the cached keys.
 
-        target: positions of the queries in the target, for a diagonal prior. The queries are not yet scaled
-        by K^-0.5. Return the output [B, H, T, K], and the attention weights [B, H, T, N] before dropout.
+        target: positions of the queries, for a diagonal prior. Return the output and the weights [B, H, T,
+        N].
         """
         # Batched products over B x H take half of the operator calls of matmul.
         heads = q.shape[:2]
@@ -69,7 +73,7 @@ class DecodingMemory(NamedTuple):
         return torch.bmm(dropped, value).unflatten(0, heads), weights.unflatten(0, heads)
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Return the bias [B, H, T, N] of the logits, including the diagonal prior if there is one.
+        """Return the bias [B, H, T, N] of T queries and N keys, including the diagonal prior if any.
 
         target: positions of the queries in the target. The prior is 0 for the nearest key and at least
         ``-MAX_PENALTY``.
@@ -94,10 +98,11 @@ class DecodingMemory(NamedTuple):
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Scale and mask keys and values once, for a :class:`DecodingMemory`.
+    """Scale, transpose and mask keys, values and biases once, for a :class:`DecodingMemory`.
 
-    The keys [B, H, N, K] are also transposed. Values are 0 and biases strongly negative at padding. Returns
-    keys, values and biases.
+    key, value: [B, H, N, K] for N keys. bias: bias [B, H or 1, 1, N] of the logits. padding_mask: mask [B,
+    N], True at padding. Return keys [B, H, K, N] scaled by K^-0.5, values that are 0 at padding, and biases
+    that are strongly negative there.
     """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:

@@ -17,7 +17,7 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class Tokens(NamedTuple):
-    """Keys and values [B, H, S, K] of the context tokens, in the order of the context.
+    """Keys and values [B, H, S, K] of the S context tokens, in the order of the context.
 
     Attributes:
         padding_mask: mask [B, L + S] of the L rows of P and the tokens, True at padding. None if nothing is
@@ -44,12 +44,16 @@ def dense_attention(
     bias: Optional[Tensor] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute look-up attention as softmax attention to the L rows and all S tokens, with a mask.
+    """Compute look-up attention as softmax attention to L rows and all S tokens, with a mask.
 
-    ``bias`` [B, H, T, L + S] is added to the logits of the rows and the tokens, in addition to the gate. The
-    result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Returns the
-    output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the rows first (None if
-    ``need_weights`` is False).
+    The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
+
+    q: queries [B, H, T, K], not yet scaled. k, v: keys and values [B, H, L, K] of the rows of the packed
+    context. gate: bias [H] of the logits of the tokens. number: number of segments that a query chooses.
+    bias: [B, H, T, L + S], added to the logits in addition to the gate.
+
+    Returns the output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the rows first
+    (None if ``need_weights`` is False).
     """
     L, S = k.size(2), tokens.key.size(2)
     total = F.pad(gate.view(1, -1, 1, 1).expand(-1, -1, -1, S), (L, 0))
@@ -70,9 +74,9 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split the weights of :func:`dense_attention` into those of the L rows and of the S tokens.
+    """Split the attention weights [B, H, T, L + S'] into those of the L rows and those of the S tokens.
 
-    ``weights`` is [B, H, T, L + S'] with S' <= S. The last S - S' tokens get the weight 0.
+    Only the first S' <= S tokens have weights. The last S - S' tokens get the weight 0.
     """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))

@@ -26,7 +26,13 @@ from luna_fairseq.anchored.places import limit_penalty
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the bias [B, H, T, N] of the diagonal prior from its definition, as a reference for tests."""
+    """Compute the diagonal prior ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, as a reference for tests.
+
+    The result [B, H, T, N] is a bias of attention toward keys near the source position expected for a query.
+    strength, ratio: gamma and length ratio r, [H]. query_place: target position t [B, T] of each query.
+    key_place: source position c [B, N] of each key. origin: offset o [B, T] of the expected position
+    (default: 0).
+    """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
     o = 0 if origin is None else origin.to(strength.dtype)[:, None, :, None]
@@ -36,10 +42,12 @@ def naive_diagonal_bias(
 class Diagonal(NamedTuple):
     """Diagonal prior of one batch: a bias toward keys near the source position expected for a query.
 
-    :func:`find_diagonal` computes it. Distances are in tokens.
+    :func:`find_diagonal` computes it. Distances are in tokens. Shapes: batch size B, H heads, T queries, N
+    keys.
 
     Attributes:
-        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1], by which distances are multiplied.
+        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1], by which distances are multiplied, for the learned
+            strength gamma and the target position t.
         expected: expected source position [B, H, T, 1] of each query, in tokens.
         nearest: distance [B, H, T, 1] of the key nearest to the expected position.
         further: distance [B, H, T, N] of each key from that position, minus ``nearest``.
@@ -59,10 +67,9 @@ class Diagonal(NamedTuple):
         return limit_penalty(self.factor * self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias [B, H, T, M] of keys at other source positions ``place``.
+        """Return the bias [B, H, T, M] of other keys, whose positions ``place`` broadcast to this shape.
 
-        It is relative to the nearest key of :meth:`bias`, and positive at a key that is nearer. The positions
-        broadcast to [B, H, T, M].
+        Keys that are nearer than the nearest key of :meth:`bias` have a positive bias.
         """
         # Multiplying the factor by the nearest distance first is cheaper than subtracting all distances.
         nearest = self.factor * -self.nearest
@@ -77,11 +84,9 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute the diagonal prior of a batch, in float32 or float64: a bias toward keys near the diagonal.
+    """Compute the diagonal prior of a batch, given the positions ``query_place`` [B, T] of the queries.
 
-    strength, ratio: learned gamma and length ratio [H]. query_place: target position [B, T] of each query.
-    key_place: source position [B, N] of each key. masked: [B, N], True at keys that never count as the
-    nearest key. origin: number [B, T] of source tokens before the aligned sentence.
+    See :func:`measure_diagonal`. origin: number [B, T] of source tokens before the aligned sentence.
     """
     return measure_diagonal(strength, ratio, TargetPlaces(query_place, origin), key_place, masked)
 
@@ -94,9 +99,11 @@ def measure_diagonal(
     masked: Optional[Tensor] = None,
     first: Optional[int] = None,
 ) -> Diagonal:
-    """Compute :func:`find_diagonal` for the positions ``target`` of the queries.
+    """Compute the diagonal prior of a batch, given the positions of queries and keys.
 
-    Only the first ``first`` keys count as the nearest key, by default all.
+    strength, ratio: learned gamma and length ratio [H]. target: positions of the queries. key_place: source
+    position [B, N] of each key. masked: mask [B, N], True at keys that never count as the nearest key. first:
+    number of leading keys that may count as the nearest (default: all).
     """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     if target.middle is None or target.middle.dtype != dtype:

@@ -47,9 +47,9 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of anchored attention and related features from a configuration's attributes.
+    """Read the options of anchored attention and related features from the attributes of a configuration.
 
-    Raises InputError if an option needs another that is not set, or excludes another that is set.
+    Raises InputError if an option needs another one that is not set, or excludes another one that is set.
     """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -70,7 +70,7 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory for an encoder's attention modules, Luna's or anchored ones as options select."""
+    """Return the factory for the attention modules of an encoder: anchored ones if set, else Luna's."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -86,7 +86,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Features of the attention modules that need distances or positions of tokens."""
+        """Return which distances and positions of tokens the attention modules need."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 
@@ -98,12 +98,15 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         )
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the distances between tokens and segments and, with a window, the tokens of each window."""
+        """Compute the token distances and positions that anchored self-attention needs in all layers.
+
+        context: input X [S, B, C] of the first layer. packed: packed sequence P [L, B, C].
+        """
         return Geometry(context_geometry(self.needs, context, packed, source))
 
 
 def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
-    """Return the factory for a decoder's attention modules, Luna's or anchored ones as options select."""
+    """Return the factory for the attention modules of a decoder: anchored ones if set, else Luna's."""
     extension, defaults = extension_options(cfg), ExtensionOptions()
     if extension._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions(options)
@@ -133,7 +136,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Features of the attention modules that need distances or positions of tokens."""
+        """Return which distances and positions of source tokens the attention modules need."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed
@@ -167,7 +170,10 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return super().build_cross_attention(update_packed, builders)
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the positions of source tokens that all layers need, or return None if they need none."""
+        """Compute the positions of source tokens that all layers need, or return None if they need none.
+
+        context: encoder output [S, B, C]. packed: packed sequence P [L, B, C].
+        """
         if self.needs == Needs():
             return None
         needs = self.needs._replace(for_export=self.options.fixed_shapes)
@@ -182,9 +188,9 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
         """Compute the positions of target tokens that the diagonal prior of all layers needs.
 
-        With a separator of sentences, also return the unfinished sentence of each hypothesis, which the next
-        call gets as ``before``. Both results are None without a prior, and the second is None without a
-        separator.
+        target: tokens of this call. memory: cached tensors of the source. before: unfinished sentence of each
+        hypothesis at the end of the previous call. Return the positions (None without a prior) and, with a
+        separator of sentences, the unfinished sentences after this call.
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

@@ -43,9 +43,10 @@ class Needs(NamedTuple):
 class ContextGeometry(NamedTuple):
     """Distances and positions of the tokens in a batch of contexts, shared by all layers.
 
-    Row i of the packed sequence P summarizes segment i, a run of tokens. Distances are in segment widths,
-    minus the distance of the nearest token or row. Positions are in tokens from the start of the context.
-    Fields that are not needed are None.
+    The context of S tokens is divided into L segments, runs of consecutive tokens, and row i of the packed
+    sequence P summarizes segment i. Distances are in units of the segment width. They are relative: the
+    nearest token (or row) has distance 0. Positions are in tokens from the start of the context. Fields that
+    are not needed are None. Shapes: batch size B, H heads.
 
     Attributes:
         pack_distance: distance [B, H, L, S] from the centre of each segment to each token.
@@ -68,7 +69,9 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Positions of target tokens, for a diagonal prior: n hypotheses of T tokens for each of B sources.
+    """Positions of target tokens for a diagonal prior, a bias toward source tokens near an expected position.
+
+    There are n hypotheses of T tokens for each of B sources.
 
     Attributes:
         place: zero-based index [B, n * T] of each query's token in the target, or in its sentence of a
@@ -85,15 +88,16 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Fill in the fields ``middle`` and ``width`` of target positions, which the diagonal prior needs."""
+    """Return the target positions with the fields ``middle`` and ``width`` computed in this dtype."""
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
-    """Compute the distances and positions that attention modules with the given features need.
+    """Compute the distances and positions of context tokens that attention modules need.
 
-    Only the shapes, dtype and device of the context [S, B, C] and of P [L, B, C] are used.
+    needs: features of these modules. context, packed: context [S, B, C] and packed sequence P [L, B, C], of
+    which only shapes, dtype and device are used. source: their padding masks.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()

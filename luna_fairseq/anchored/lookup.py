@@ -43,15 +43,18 @@ def naive_lookup_attention(
     row_bias: Optional[Tensor] = None,
     token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute look-up attention from its definition, as a reference for the fast implementations.
+    """Compute look-up attention by its formula, as a reference for the fast implementations.
 
     Queries attend to the L rows of the packed context, each of which summarizes a segment of the context, and
     to the tokens of the ``number`` segments whose rows have the largest logits.
 
-    ``token_k`` and ``token_v`` are the keys and values [B, H, S, K] of the tokens, ``context_padding_mask``
-    [B, S] is True at padding, and the biases [B, H, T, L] and [B, H, T, S] are added to the logits of rows
-    and tokens. Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights [B, H,
-    T, S] of the tokens, 0 for tokens that a query does not attend to.
+    q: queries [B, H, T, K], not yet scaled. k, v: keys and values [B, H, L, K] of the rows. token_k, token_v:
+    keys and values [B, H, S, K] of the tokens. gate: bias [H] of the logits of the tokens.
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. The biases [B, H, T, L]
+    and [B, H, T, S] are added to the logits of rows and tokens.
+
+    Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights [B, H, T, S] of the
+    tokens, 0 for tokens that a query does not attend to.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -83,9 +86,10 @@ def naive_lookup_attention(
 
 
 class LookedUp(NamedTuple):
-    """Output [B, H, T, K] and attention weights of look-up attention.
+    """Output [B, H, T, K] and attention weights of look-up attention, for T queries and H heads.
 
-    Queries attend to L rows of the packed context, and to the tokens of N segments that they have chosen.
+    Queries attend to L rows of the packed context, and to the tokens of N segments that they have chosen,
+    runs of at most W tokens.
 
     Attributes:
         row_weights: weights [B, H, T, L] of the rows.
@@ -116,6 +120,10 @@ def lookup_attention(
     at most W tokens) whose rows have the largest logits. A query has at most L + max(number * W, 64 + W)
     keys; see :func:`read_chosen` for short contexts. The result equals :func:`naive_lookup_attention` up to
     rounding.
+
+    q: queries [B, H, T, K], not yet scaled. k, v: keys and values [B, H, L, K] of the rows. segments: keys
+    and values of the tokens. gate: bias [H] of the logits of the tokens. diagonal: bias toward keys near an
+    expected position.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -203,12 +211,12 @@ def mixed_lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> Tensor:
-    """Compute the output of look-up attention for a batch that may have short and long contexts.
+    """Compute the output [B, H, T, K] of look-up attention for a batch that may have short and long contexts.
 
-    In a short context, queries attend to all tokens. If they are in more than ``number`` segments, short and
-    long contexts are processed separately, so that a short context does not slow down the long ones. On a GPU
-    or in a compiled or exported graph, the batch is not split, because the number of short contexts is not
-    known in advance.
+    See :func:`lookup_attention` for the arguments. In a short context, queries attend to all tokens. If these
+    are in more than ``number`` segments, short and long contexts are processed separately, so that a short
+    context does not slow down the long ones. On a GPU or in a compiled or exported graph, the batch is not
+    split, because the number of short contexts is not known in advance.
     """
     if LOOKUP_FORMS.choose(segments, number) == "segments":
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
@@ -243,7 +251,10 @@ def _read_first_segments(
     dropout: float,
     diagonal: Optional[Diagonal],
 ) -> Tensor:
-    """Compute look-up attention to all tokens of short contexts, which fill the first ``number`` segments."""
+    """Compute look-up attention to all tokens of short contexts, which are in the first ``number`` segments.
+
+    See :func:`lookup_attention` for the other arguments.
+    """
     mask, bias = segments.padding_mask[:, :number].flatten(1), None
     rows_mask = packed_padding_mask
     if rows_mask is None:
@@ -259,7 +270,7 @@ def _read_first_segments(
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
     """Convert the weights of look-up attention to those of L rows [B, H, T, L] and S tokens [B, H, T, S].
 
-    position: position [B, L, W] in the context of each token of each segment. S: length of the context.
+    position: position [B, L, W] in the context of each token of each of L segments. S: length of the context.
     """
     B, H, T, N, W = looked_up.token_weights.shape
     read = (

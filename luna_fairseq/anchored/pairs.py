@@ -32,9 +32,9 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Prepare fast products of M queries with the tokens of the text segments they attend to.
+    """Group the pairs of a query and a text segment it attends to by segment, for fast matrix products.
 
-    segment: indices [M, N] of the N segments of each query, out of R.
+    segment: indices [M, N] of the N segments of each of M queries, out of R segments.
     """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
@@ -53,9 +53,9 @@ PAIR_FORMS = FormTable(
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products [M, N * W] of queries q [M, K] with the keys of the tokens they attend to.
+    """Compute the dot products [M, N * W] of M queries [M, K] with the keys of the tokens each attends to.
 
-    Each query attends to N of R segments of W tokens. The keys are [R, W, K].
+    pairs: the N segments of W tokens that each query attends to. keys: [R, W, K] of all R segments.
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
@@ -64,7 +64,7 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """Compute the weighted sum [M, K] of the values of the tokens that each of M queries attends to.
 
-    Each query attends to N of R segments of W tokens. The weights are [M, N * W] and the values [R, W, K].
+    pairs: N segments of W tokens for each query. weights: [M, N * W]. values: [R, W, K] of R segments.
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
@@ -122,29 +122,28 @@ class Gathered(NamedTuple):
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
         """Compute the dot products [M, N * W] of queries x [M, K] with the keys of the tokens they attend to.
 
-        ``table`` holds the keys [R, W, K] of R segments of W tokens.
+        ``table`` [R, W, K] has the keys of R segments of W tokens, of which each query attends to N.
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
         """Compute the weighted sum [M, K] of the values of the tokens that each query attends to.
 
-        ``table`` holds the values [R, W, K] of R segments of W tokens.
+        weights: [M, N * W]. ``table`` [R, W, K] has the values of R segments of W tokens.
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Sum ``weight * x`` over the queries that attend to a token: the gradient of a table.
+        """Sum ``weight * x`` over the queries that attend to a token, which is its gradient: [R, W, K].
 
-        The result is [R, W, K] for R segments of W tokens. weights: weight or gradient [M, N * W] of each
-        query for the tokens of its N segments. x: queries or output gradients [M, K].
+        weights: [M, N * W], one per query and token of its N segments. x: queries or gradients [M, K].
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Copy the vectors [M, N * W, K] of the tokens that each query attends to from a table [R, W, K]."""
+        """Gather the vectors [M, N * W, K] of the tokens that each query attends to from [R, W, K]."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
@@ -217,9 +216,9 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries of some blocks, [blocks, c, K], undefined at empty positions.
+        """Gather the queries x [M, K] of some blocks as [blocks, c, K], undefined at empty positions.
 
-        places: slice of ``pair``, the positions of all blocks.
+        places: slice of ``pair``, which selects the positions of these blocks.
         """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))

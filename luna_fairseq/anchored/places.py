@@ -23,7 +23,7 @@ FAR_AWAY = 1e15
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distances of :func:`anchor_distances` from their definition, as a reference for tests."""
+    """Compute the distances of :func:`anchor_distances` token by token, as a reference for tests."""
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
     distances = torch.zeros(B, num_heads, L, S, dtype=torch.float64)
@@ -47,8 +47,10 @@ def anchor_distances(
 ) -> Tensor:
     """Compute the distances [B, H, L, S] from the centre of each text segment to each token.
 
-    There is a segment for each of L rows of the packed sequence. Distances are in segment widths and in
-    float32. The centres differ between the H = ``num_heads`` heads. ``place`` is the result of
+    The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are in
+    units of the segment width and in float32. The centres differ between the H = ``num_heads`` heads.
+
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. place: result of
     :func:`token_places_in_segments`, if it has already been computed.
     """
     if place is None:
@@ -61,7 +63,7 @@ def anchor_distances(
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the distance of the nearest key (last dimension) from all distances.
+    """Subtract the distance of the nearest key (minimum over the last dimension) from all distances.
 
     :func:`distance_bias` is then 0 for the nearest key, and its limit never affects this key.
     """

@@ -29,10 +29,10 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the context tokens for look-up attention: by segment [L, W], or dense.
+    """Arrangement of the S context tokens for look-up attention: by segment [L, W], or dense.
 
-    A segment is a run of at most W tokens, one per row of the packed sequence. A dense layout keeps the order
-    of the context.
+    A segment is a run of at most W tokens, one per row of the packed sequence P. A dense layout keeps the
+    order of the context. Batch size B.
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
@@ -56,7 +56,7 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
 
 
 class LayoutCall(NamedTuple):
-    """Arguments of :func:`find_layout`, from which a layout of tokens is selected.
+    """Arguments of :func:`find_layout`, from which the arrangement of tokens is selected.
 
     ``num_rows`` is the number L of segments, and ``number`` the number of segments that each query chooses.
     """
@@ -124,8 +124,9 @@ def find_layout(
     for_export: bool = False,
     complete: bool = False,
 ) -> Layout:
-    """Compute the layout of context tokens for look-up attention.
+    """Compute how the context tokens are arranged for look-up attention: by segment, or in context order.
 
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
     number: number of text segments that each query chooses. for_export: return a layout that is valid for all
     lengths, because an exported graph cannot branch on the length. complete: both masks are known to contain
     no padding. ``LAYOUT_FORMS`` lists the layouts and when each is selected.
@@ -146,7 +147,7 @@ def find_layout(
 
 
 def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the segment index [B, L + S] of each row and token, -1 at rows and in short contexts."""
+    """Return the segment index [B, L + S] of L rows and S tokens, -1 at rows and in short contexts."""
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     segment = segment.masked_fill(is_short_context(context_padding_mask)[:, None], -1)
     return torch.cat([segment.new_full(packed_padding_mask.shape, -1), segment], dim=1)
@@ -170,8 +171,9 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 class Segments(NamedTuple):
     """Keys and values of the context tokens, arranged by segment as [B, H, L, W, K].
 
-    A segment is a run of at most W tokens. ``padding_mask`` and ``is_short`` are those of :class:`Layout`.
-    ``place`` is the position [B, L, W] of each token's centre, in tokens from the start of the context.
+    The context is divided into L segments, runs of at most W tokens. ``padding_mask`` and ``is_short`` are
+    those of :class:`Layout`. ``place`` is the position [B, L, W] of each token's centre, in tokens from the
+    start of the context.
     """
 
     key: Tensor
@@ -227,12 +229,15 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Arrange a number [B, S] of each token by segment, as [B, L, W], given ``Layout.position``."""
+    """Arrange numbers [B, S], one per context token, by text segment as [B, L, W].
+
+    position: position [B, L, W] in the context of each token of each segment.
+    """
     return place.gather(1, position.flatten(1)).view_as(position)
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
-    """Arrange keys and values [B, H, S, K] by segment.
+    """Arrange keys and values [B, H, S, K] of S tokens by text segment, as ``layout`` determines.
 
     If both are one tensor, the results are one as well.
     """

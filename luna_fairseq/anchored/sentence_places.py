@@ -9,11 +9,13 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Last sentence of each target in a batch, which the next tokens continue.
+    """Sentence at the end of each target in a batch, to which the next decoded tokens belong.
+
+    Targets are documents. There are n hypotheses (candidate translations) for each of B sources.
 
     Attributes:
-        sentence: index [B * n] of the sentence in the target.
-        beginning: index [B * n] of its first token in the target.
+        sentence: number [B * n] of complete sentences before this sentence.
+        beginning: index [B * n] in the target of the first token of this sentence.
     """
 
     sentence: Tensor
@@ -23,11 +25,14 @@ class UnfinishedSentence(NamedTuple):
 def number_within_sentences(
     place: Tensor, begins: Tensor, before: Optional[UnfinishedSentence] = None
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
-    """Return each token's index in its sentence, its sentence's index, and the unfinished sentence.
+    """Number the target tokens of documents within their sentences, and number the sentences.
 
-    place: index [B * n, T] of each token in the target, without padding. begins: mask, True at the first
-    token of a sentence, a separator in a target shifted right. before: unfinished sentence of the preceding
-    tokens.
+    place: index [B * n, T] of each token in the target, without padding. begins: mask [B * n, T], True at the
+    first token of each sentence but the first one; it is a separator, because the target is shifted right.
+    before: unfinished sentence at the end of the preceding tokens.
+
+    Return the index of each token in its sentence, the index of its sentence, and the unfinished sentence at
+    the end of these tokens.
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:
@@ -48,7 +53,8 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
     """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
 
-    number: result of :func:`sentence_numbers`. If the source has fewer sentences, all tokens count.
+    number: one-based sentence numbers [B, S] of the source tokens. A sentence beyond the last counts all
+    tokens.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -19,7 +19,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values [B, H, S, K] of the source tokens, and token positions [B, S] if needed."""
+    """Cached keys and values [B, H, S, K] of S source tokens, and the token positions [B, S] if needed."""
 
     key: Tensor
     value: Tensor

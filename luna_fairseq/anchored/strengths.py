@@ -54,7 +54,7 @@ class AnchorBias(LearnedStrength):
     """Bias of attention logits that penalizes distance: ``-gamma * distance``, with a gamma per head."""
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S]. The nearest key has distance 0."""
+        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S] of T queries and S keys."""
         return distance_bias(self.strength(), distance)
 
 

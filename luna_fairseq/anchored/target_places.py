@@ -15,12 +15,15 @@ from luna_fairseq.modules.batch import token_places
 def target_places(
     tokens: Tensor, source: Tensor, padding_idx: int, separators: Optional[Tuple[int, int]] = None
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Return the position of each target token, and of its aligned source sentence in a document.
+    """Return the position of each target token and, in a document, of its aligned source sentence.
 
-    The position is the zero-based index [B * n, T] in the target, not counting padding. The B sources [B, S]
-    have n targets each (hypotheses in beam search, n is 1 in training). With ``separators`` (their ids in
-    source and target), the index restarts at each separator. The second result is then the number [B * n, T]
-    of source tokens before the aligned source sentence, otherwise None.
+    tokens: target token ids [B * n, T], with n hypotheses (1 in training) for each of B sources. source:
+    source token ids [B, S]. separators: ids in source and target of the token that separates the sentences of
+    a document, or None.
+
+    The first result is the zero-based index [B * n, T] in the target, not counting padding. With
+    ``separators``, the index restarts at each separator. The second result is then the number [B * n, T] of
+    source tokens before the aligned source sentence, otherwise None.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

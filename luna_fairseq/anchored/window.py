@@ -26,13 +26,14 @@ from luna_fairseq.ops.attention import masked_softmax
 class Window(NamedTuple):
     """Positions, distances and masks for window attention in a batch, shared by all layers.
 
-    The context of S tokens is divided into L segments of at most W tokens. A token attends to the L rows of
-    the packed context and to the tokens of N segments around it.
+    The context of S tokens is divided into L segments, runs of at most W consecutive tokens. A token attends
+    to L rows, which summarize the segments, and to the tokens of a window of N segments with its own in the
+    middle. These are its L + N * W keys, rows first. Batch size B.
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment.
         place: index i * W + j [B, S] of each context token, if it is token j of segment i.
-        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, rows first, in segments.
+        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, in units of the segment width.
         masked: mask [B, 1, L, 1, L + N * W] of the keys, True at padded rows and missing tokens.
         number: number N of segments in a window, odd.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
@@ -58,12 +59,15 @@ def naive_window_attention(
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute window attention from its definition, as a reference for tests.
+    """Compute window attention by its formula, as a reference for tests.
 
-    Each token attends to the L rows of the packed context, and to the tokens of ``number`` segments around
-    its own (runs of tokens that the rows summarize).
+    Each token attends to the L rows of the packed context, and to the tokens of the ``number`` segments
+    around its own (runs of tokens that the rows summarize). The logit of a key is reduced by ``strength`` [H]
+    times its distance.
 
-    Returns the output [B, H, S, K], and the weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
+    q, token_k, token_v: queries, keys and values [B, H, S, K] of the tokens. k, v: keys and values [B, H, L,
+    K] of the rows. The masks [B, S] and [B, L] are True at padding. Returns the output [B, H, S, K], and the
+    weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -94,6 +98,7 @@ def find_window(
 ) -> Window:
     """Compute the positions, distances and masks that window attention needs for a batch.
 
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
     number: number of segments in a window, with the token's own in the middle. complete: both masks are known
     to contain no padding.
     """
@@ -117,10 +122,9 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each text segment with its neighbours to a window of ``number`` segments.
+    """Concatenate each of L segments of W values x [..., L, W] with its neighbours, as [..., L, number * W].
 
-    x: [..., L, W] for L segments of W tokens. The result is [..., L, number * W], with ``fill`` in neighbours
-    that do not exist.
+    number: odd number of segments in a window. fill: value in neighbours that do not exist.
     """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
@@ -139,8 +143,10 @@ def window_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute attention of each token to the packed context and to the tokens in a window around it.
 
-    The result equals :func:`naive_window_attention` up to rounding. Returns the output [B, H, S, K], and
-    weights [B, H, L, W, L + N * W], at [:, :, i, j] those of token j in segment i.
+    q, token_k, token_v: queries, keys and values [B, H, S, K] of the tokens. k, v: keys and values [B, H, L,
+    K] of the rows of the packed context. strength: factor [H] of the distances, which reduce the logits. The
+    result equals :func:`naive_window_attention` up to rounding. Returns the output [B, H, S, K], and weights
+    [B, H, L, W, L + N * W], at [:, :, i, j] those of token j in segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -160,9 +166,9 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange the vectors of tokens, x [B, H, S, K], by text segment, as [B, H, L, W, K].
+    """Arrange the vectors x [B, H, S, K] of S tokens by text segment, as [B, H, L, W, K].
 
-    The result is undefined at padding.
+    Each of the L segments is padded to W tokens, and the result is undefined at padding.
     """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
@@ -170,19 +176,22 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Convert x [B, H, L, W, K], arranged by text segment, to the order of the context, [B, H, S, K]."""
+    """Convert vectors [B, H, L, W, K], arranged by text segment, to the context order [B, H, S, K]."""
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate the keys or values [B, H, L, W, K] in each window, as [B, H, L, number * W, K]."""
+    """Concatenate each segment's keys or values [B, H, L, W, K] with its neighbours': [.., number * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
-    """Convert the weights of window attention to those of rows [B, H, S, L] and of tokens [B, H, S, S]."""
+    """Convert the weights of window attention to those of L rows [B, H, S, L] and of S tokens [B, H, S, S].
+
+    weights: [B, H, L, W, L + N * W], for token j of segment i at [i, j], from :func:`window_attention`.
+    """
     B, H, L, W, reads = weights.shape
     rows, near_weights = _to_token_order(weights, window).split([L, reads - L], dim=-1)
     near = concat_neighbours(window.position, window.number)  # [B, L, N W]

@@ -67,7 +67,7 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute the same as :func:`luna_attention`, but with an explicit weight matrix."""
+    """Compute the same result as :func:`luna_attention`, but with an explicit weight matrix."""
     return naive_attention(*inputs)[0]
 
 

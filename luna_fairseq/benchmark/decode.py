@@ -86,7 +86,11 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Translate a batch. Raise InputError unless every hypothesis is as long as its source sentence."""
+    """Translate a batch to measure the time, and discard the translations.
+
+    The benchmark fixes the length of the translations. Raises InputError if one has another length than its
+    source.
+    """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):
         for hypothesis in hypotheses:

@@ -124,8 +124,8 @@ class ModelVariant:
     optional: bool = False
     dtype: str = ""
 
-    def definition(self) -> "ModelVariant":
-        """Return the reference for this model, which computes attention from its definition."""
+    def reference(self) -> "ModelVariant":
+        """Return this model with naive attention, as a reference for its results."""
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -133,15 +133,19 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Describe a Luna model to measure. With a ``change`` or ``options``, only ``--with`` selects it."""
+    """Return the description of a Luna model to measure, with the model ``options``.
+
+    With a ``change`` or ``options``, the model is measured only if ``--with`` names it.
+    """
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe a Transformer with another paper's attention, such as "linformer", measured only on request.
+    """Return the description of a Transformer with another paper's attention, such as "linformer".
 
-    It supports translation if the attention has causal and cross-attention forms.
+    It is measured only if ``--with`` names it. It supports translation if the attention can be causal and
+    cross-attention.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):

@@ -223,7 +223,7 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
     """Raise InputError unless two tensors are equal up to rounding. Return error / tolerance.
 
     The error is the relative RMS of the difference, or its RMS if all expected values are zero up to
-    rounding. ``what`` begins the error message, such as "its output differs from the definition".
+    rounding. ``what`` begins the error message, such as "its output differs from the naive one".
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()

@@ -115,7 +115,7 @@ class Train(ModelTask):
         with absorb_projections_everywhere():
             actual.append(self.loss_and_gradients(variant))
         with explicit_attention_everywhere():
-            expected = self.loss_and_gradients(variant.definition())
+            expected = self.loss_and_gradients(variant.reference())
         messages = [
             f"its {what} differs from that of the model with explicit attention weights"
             for what in ("loss", "gradient")

@@ -48,12 +48,12 @@ def model_dataclass(options: Mapping[str, Any]) -> Any:
 
 
 def _keep_ours(dataclass: Any) -> Any:
-    """Return the dataclass if this package defines it, and None otherwise."""
+    """Return the dataclass if it is defined in this package, and None otherwise."""
     return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return a model's options with defaults for missing ones, unless it is of another package."""
+    """Return a model's options with defaults for missing ones, or unchanged for another package's model."""
     dataclass = model_dataclass(options)
     if dataclass is None:
         return dict(options)
@@ -61,7 +61,7 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace None by the value of another option, if the metadata of the option's field name one.
+    """Replace options that are None by the value of another option, if the metadata of their fields name one.
 
     For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
     """
@@ -73,7 +73,7 @@ def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Apply overrides to a loaded checkpoint's configuration, and add options that it lacks.
+    """Apply overrides to a loaded checkpoint's configuration, and add options that it lacks, in place.
 
     An option that is newer than the checkpoint gets its default from the model's dataclass. Without this
     function, fairseq would use the architecture's preset, which may have changed since training.

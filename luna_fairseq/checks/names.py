@@ -35,15 +35,22 @@ def check_groups(config: Any) -> None:
 
 
 def check_overrides(
-    overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
+    overrides: Mapping[str, Any],
+    trained: Any,
+    where: str = "--model-overrides",
+    allowed: Collection[str] = (),
 ) -> None:
-    """Raise InputError for an override whose name is neither in a checkpoint's configuration nor ``also``."""
+    """Raise InputError for an override of an option that a checkpoint's configuration does not have.
+
+    overrides: new values by option name. trained: configuration of the checkpoint. where: option or function
+    that got the overrides, for the message. allowed: names that are allowed in addition.
+    """
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:
         overrides = ast.literal_eval(overrides["model_overrides"])
     if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
         return
-    known = {*trained, *vars(flatten_config(trained)), *also}
+    known = {*trained, *vars(flatten_config(trained)), *allowed}
     for name in overrides:
         if name not in known:
             suggestion = suggest_name(name, known)

@@ -126,7 +126,10 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a model has other options than the checkpoint, apart from dropout and the like."""
+    """Raise InputError if a checkpoint was trained with other model options, apart from dropout and the like.
+
+    path: checkpoint, for the message. stored, ours: model options of the checkpoint and of this run.
+    """
     difference = _describe_differences(path, stored, ours)
     if difference:
         raise InputError(
@@ -179,13 +182,16 @@ def trainer_identity(trainer: Any) -> Dict[str, Any]:
 
 
 def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return the languages among the options that a caller overrides when it loads a checkpoint."""
+    """Return the language options among the options that override those of a loaded checkpoint."""
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
 
 
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
-    """Fill in the languages in a loaded checkpoint's configuration, which fairseq may have left empty."""
+    """Set the languages in a loaded checkpoint's configuration, which fairseq may have left empty.
+
+    languages: languages that override those of the training. Raises InputError if they contradict it.
+    """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
     identity = stored_identity(state)

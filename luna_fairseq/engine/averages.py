@@ -32,7 +32,10 @@ def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32
 
 
 def _repeated_names(ema: Any) -> Dict[str, str]:
-    """Return the additional names of tied tensors in an EMA, mapped to the first name of the same tensor."""
+    """Find the names of tied tensors in an exponential moving average of the weights.
+
+    Return a dictionary from each name but the first of a tied tensor to its first name.
+    """
     first: Dict[Any, str] = {}
     repeated = {}
     for name, average in (ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()).items():

@@ -53,10 +53,8 @@ class Origin:
 class LoadedState(Dict[str, Any]):
     """Dict with a part of a loaded checkpoint, such as its ``task_state`` or ``extra_state``.
 
-    fairseq passes it on, so that the task and the trainer can compare themselves with the checkpoint's run.
-
-    Attributes:
-        origin: the run that saved the checkpoint.
+    The attribute ``origin`` describes the run that saved the checkpoint. fairseq passes these dicts to the
+    task and the trainer, which can thus check that the checkpoint belongs to their own task and run.
     """
 
     origin: Origin

@@ -129,8 +129,9 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that forwards SIGTERM to all child processes. If one fails, it ends them and exits.
+    """Context manager for a process that starts training processes and waits for them.
 
+    SIGTERM is forwarded to the children. If a child fails, the others are terminated, and this process exits.
     reported: integer shared by all processes, 1 if a child has already printed its error.
     """
     from torch.multiprocessing import ProcessExitedException

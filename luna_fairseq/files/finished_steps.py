@@ -59,7 +59,11 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the results of a step that has finished with the same ``key``, or None if it must run."""
+        """Return the recorded results of a step, or None if the step must run.
+
+        A step must run if it is not recorded with this ``key``, a checksum of its input and options, or a
+        file is missing.
+        """
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
             return None
@@ -74,7 +78,11 @@ class FinishedSteps:
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
-        """Record a finished step. Files that its previous run wrote, but this run did not, are deleted."""
+        """Record that a step is finished, and delete files that only its previous run wrote.
+
+        key: checksum of the step's input and options. files: names of the files it wrote. results: values to
+        store in the record.
+        """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(
             sizes, *(recorded["files"] for other, recorded in self._steps.items() if other != step)
@@ -104,7 +112,7 @@ class FinishedSteps:
         return results
 
     def _save(self) -> None:
-        """Write the record of all finished steps to its JSON file."""
+        """Write the record of all finished steps to its JSON file, replacing the old record."""
         write_text(self._path, json.dumps(self._steps, indent=1))
 
 

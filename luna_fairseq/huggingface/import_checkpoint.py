@@ -163,7 +163,11 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 
 
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
-    """Raise InputError if a parameter of a folder is missing or has another shape than in the checkpoint."""
+    """Raise InputError unless a folder has all parameters of a checkpoint with equal shapes.
+
+    weights: parameters from the folder. names: maps names in the checkpoint to names in the folder. model:
+    parameters of the checkpoint.
+    """
     for ours, theirs in names.items():
         if theirs not in weights:
             raise InputError(

@@ -32,7 +32,10 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens. The mask token absorbs the preceding space, as in RoBERTa, and is an ordinary token."""
+        """Add tokens to the vocabulary, and return their number without the mask token.
+
+        The mask token absorbs the preceding space, as in RoBERTa. It is not added as a special token.
+        """
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
         if masks:

@@ -117,7 +117,10 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return the error for an output folder with other data (settings ``before``, None if unknown)."""
+    """Return an error message for an output folder that holds other data than the command would write.
+
+    before: settings of the data in the folder, None if it was not written by the command. settings: new ones.
+    """
     found = "other files"
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))

@@ -104,7 +104,7 @@ class LRATask(FairseqTask):
 
         Args:
             split: name of the split.
-            definition: nested dictionary of datasets, which become the fields of a batch.
+            definition: nested dictionary of datasets, keyed by the names of the fields of a batch.
             sizes: length of each example.
         """
         definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}

@@ -14,7 +14,10 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head on a vector per sentence, which :meth:`pool` computes from P."""
+    """RoBERTa's classification head, applied to a vector per sentence that is computed from P.
+
+    P, the packed sequence, is a short summary of the sentence. Subclasses define the vector in :meth:`pool`.
+    """
 
     def forward(
         self,
@@ -27,12 +30,15 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return one vector per sentence, [B, C], from features [B, T, C] and P [B, L, C] with its mask."""
+        """Return one vector per sentence [B, C] from token features [B, T, C] and P [B, L, C].
+
+        mask: mask [B, L], True at padding of P.
+        """
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the element-wise maximum over the vectors of the packed sequence P.
+    """Classification head on the element-wise maximum over the L vectors of Luna's packed sequence P.
 
     A linear layer is applied to each vector before the maximum is taken.
     """
@@ -49,14 +55,17 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of the vectors of the packed sequence P, without padding."""
+    """Classification head on the mean of the vectors of Luna's packed sequence P, without padding."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         return mean_pool(packed, mask)
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head on the normalized output of attention from ``<s>`` to the packed sequence P."""
+    """Classification head that attends from the first token ``<s>`` to Luna's packed sequence P.
+
+    P is the fixed-length summary of the sentence. The attention output is normalized with a layer norm.
+    """
 
     def __init__(
         self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any

@@ -33,7 +33,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write a copy of a checkpoint with the moving averages of ``--store-ema`` in place of its weights."""
+    """Write a copy of a checkpoint to the file ``to``, with moving averages in place of the weights."""
     save_checkpoint(load_ema(path), to)
 
 

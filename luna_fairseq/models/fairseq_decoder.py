@@ -37,8 +37,8 @@ class Decoding(NamedTuple):
     """Decoding state of a Luna decoder, kept in fairseq's incremental state.
 
     Attributes:
-        memory: tensors computed from the source, which every step reads.
-        sentences: index in the memory of each hypothesis's sentence; None for a language model. The
+        memory: cached tensors of the source sentences.
+        sentences: index of the sentence of each hypothesis in ``memory``; None for a language model. The
             hypotheses of a sentence are adjacent and equally many.
         state: state after the tokens so far; None before the first step.
     """
@@ -241,7 +241,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         weights_of: Tuple[int, ...],
         state: Optional[DecoderState],
     ) -> Decoding:
-        """Create the decoding state before the first step, in which the source is read.
+        """Read the source, and create the decoding state before the first step.
 
         hypotheses: number of hypotheses. weights_of: indices of the layers whose attention weights are
         needed. state: state after earlier text, or None.

@@ -100,8 +100,8 @@ class LunaLanguageModel(LanguageModel):
             src_tokens: tokens [B, T].
             src_lengths: ignored.
             stream: model state after earlier text, updated in place.
-            keep_after: number of tokens after which the state is stored in ``stream``, for overlapping
-                segments; see :meth:`Stream.read` (default: None, after all tokens).
+            keep_after: number of tokens after which the state is stored in ``stream``. If the next call
+                repeats the last T - n tokens as context, pass n (default: None, after all T tokens).
             kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.
 
         Returns:

@@ -55,7 +55,7 @@ class WeightCopy:
         return all(x is copied and x._version == version for x, (copied, version) in pairs)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Apply all layers to vectors [..., inputs]. Return their concatenated outputs."""
+        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
 

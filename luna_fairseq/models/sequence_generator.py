@@ -50,8 +50,8 @@ class EncodedBatch(NamedTuple):
 class Ensemble(EnsembleModel):
     """fairseq's ensemble of models, which can restrict the output projections to some target tokens.
 
-    needs_weights: return attention weights over the source. begin_from: function that returns the decoder
-    state after earlier text, repeated for a number of hypotheses; None: there is no earlier text.
+    needs_weights: True to return attention weights over the source. begin_from: function that returns the
+    decoder state after earlier text, repeated for a number of hypotheses. None if there is no earlier text.
     """
 
     def __init__(
@@ -205,7 +205,10 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 
 
 class Candidates(NamedTuple):
-    """Best continuations [B, up to 2 K] of B sentences: scores, tokens and continued hypotheses."""
+    """Best continuations of B sentences with K hypotheses each, at most 2 K per sentence, best first.
+
+    The fields [B, up to 2 K] are their scores, their last tokens, and the rows of the continued hypotheses.
+    """
 
     scores: Tensor
     tokens: Tensor
@@ -316,9 +319,10 @@ class BatchSearch:
         return Candidates(scores, tokens, first_rows + places // n)
 
     def _find_best_tokens(self, step: int, lprobs: Tensor) -> Tuple[Tensor, Tensor]:
-        """Find the n best next tokens of each hypothesis: log-probabilities and columns, both [R, n].
+        """Find the n best next tokens of each of R hypotheses: log-probabilities and columns, both [R, n].
 
-        ``lprobs`` is modified. n is at most 2 K for beam size K, and 1 in the last step.
+        lprobs: log-probabilities [R, N] of N tokens, modified in place. n is at most 2 K for beam size K, and
+        1 in the last step.
         """
         options = self.generator
         lprobs[:, self.pad_column].fill_(-math.inf)
@@ -349,8 +353,8 @@ class BatchSearch:
     def _force_tokens(self, tokens: Tensor, lprobs: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """Find the hypotheses whose next token is forced by a prefix.
 
-        tokens: next token [B] of each prefix, or padding after its end. Return a mask, the log-probability of
-        the forced token, and its column, all [R, 1].
+        tokens: next token [B] of each prefix, or padding after its end. lprobs: log-probabilities [R, N].
+        Return a mask, the log-probability of the forced token, and its column, all [R, 1].
         """
         tokens = tokens.repeat_interleave(self.beam_size)[:, None]
         columns = self.encoded.find_columns(tokens)
@@ -372,9 +376,10 @@ class BatchSearch:
         return ends
 
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
-        """Store the hypotheses that end among the best K continuations of each sentence.
+        """Store the hypotheses that end among the best K continuations of each sentence as results.
 
-        Return the indices of the sentences that are now finished, counted among those still searched.
+        ends: mask of the candidates that end a hypothesis. Return the indices of the sentences that are now
+        finished, counted among those still searched.
         """
         K = self.beam_size
         rows = candidates.rows[:, :K][ends[:, :K]]
@@ -397,7 +402,11 @@ class BatchSearch:
         )
 
     def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
-        """Extend hypotheses by the best K continuations that do not end, and drop finished sentences."""
+        """Append the tokens of the best K unfinished continuations to the hypotheses, in place.
+
+        candidates: best continuations of each sentence. ends: mask, True at candidates that end a hypothesis.
+        finished: indices of sentences to remove from the search.
+        """
         K = self.beam_size
         if finished:
             left = torch.tensor([number not in finished for number in range(len(ends))], device=ends.device)

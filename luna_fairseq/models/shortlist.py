@@ -70,10 +70,11 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str, source: Dictionary, target: Dictionary, languages: str = "") -> "Shortlist":
-        """Load a file written by ``luna-make-shortlist``, for languages such as "de-en" ("": not checked).
+        """Load a file written by ``luna-make-shortlist``.
 
-        Raises InputError if the file was made for other languages or dictionaries. Pieces that were appended
-        to a dictionary are allowed. If the file names no dictionaries, a warning is logged.
+        Raise InputError if it is for other dictionaries or languages. languages: languages of the model, such
+        as "de-en" ("": not checked). Pieces that were appended to a dictionary are allowed. If the file names
+        no dictionaries, a warning is logged.
         """
         lexicon = read_lexicon(Path(path))
         if not lexicon.languages:
@@ -125,7 +126,7 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
 
 
 class SelectedOutputs(nn.Module):
-    """Wrapper that computes all outputs of ``layer``, and returns only those with the indices ``outputs``.
+    """Layer that computes all outputs of another layer, and returns those with the indices ``outputs``.
 
     It is used if ``layer`` has hooks or is of an unknown class, so that its weights cannot be selected.
     """

@@ -41,9 +41,9 @@ class Stream:
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Run the decoder on the next segment of the text, and update the state. Return the decoder's output.
 
-        tokens: tokens [batch size, length], which the caller has shifted right by one.
-        keep_after: number of tokens after which the state is stored, for segments that overlap (default: all;
-        0: the state stays unchanged).
+        tokens: tokens [batch size, length], which the caller has shifted right by one. keep_after: number of
+        tokens after which the state is stored, so that the next segment can repeat the tokens after them
+        (default: all; 0: the state stays unchanged).
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)

@@ -20,8 +20,8 @@ class TokenEmbedding(nn.Module):
     linear projection and a layer norm are optional. Subclasses build the positions and the optional modules,
     because the order of construction is the order of the parameters in a checkpoint.
 
-    ``owner`` is the class name that ``builders.dropout`` receives, and ``base`` holds keyword arguments of
-    the next base class.
+    ``owner`` is the class name that ``builders.dropout`` receives. If a subclass inherits from a second base
+    class, such as fairseq's, ``base`` holds the constructor arguments of that class.
     """
 
     def __init__(

@@ -239,7 +239,8 @@ class LunaAttention(ProjectingAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
 
-        A subclass with ``needs_geometry`` overrides this method to favour context tokens by their positions.
+        The base class returns None. A subclass overrides this method to favour context tokens by their
+        positions.
         """
         return None
 
@@ -358,7 +359,7 @@ class LunaAttention(ProjectingAttention):
         return output, ReadWeights(weights)
 
     def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
-        """Return the weights [B, H, T, S] of the queries over the context, through P and directly.
+        """Return the weights [B, H, T, S] of T queries over S context tokens, through P and directly.
 
         ``read`` holds the unpack weights, and ``memory`` the pack weights.
         """
@@ -367,14 +368,15 @@ class LunaAttention(ProjectingAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
 
-        A subclass with ``needs_geometry`` overrides this method to favour rows of P by their positions.
+        The base class returns None. A subclass overrides this method to favour rows of P by their positions.
         """
         return None
 
     def saved_pack_weights(self, memory: Any) -> Tensor:
         """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads.
 
-        Raises an InputError if :meth:`pack` was called without ``need_weights``.
+        They are the weights of the L rows of P over S tokens. Raises an InputError if :meth:`pack` was called
+        without ``need_weights``.
         """
         if memory.pack_weights is None:
             raise InputError(

@@ -203,9 +203,10 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor],
         counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute attention for new positions from the sums over earlier ones, and return the new sums.
+        """Compute attention for T new positions from the sums over earlier ones, and return the new sums.
 
-        pack_q: projected P [B, H, L, K]. state: None if there are no earlier positions.
+        query: [T, B * n, C] for n hypotheses of each of B sentences. pack_q: projected P [B, H, L, K]. state:
+        None if there are no earlier positions.
         """
         pack_k, q, k, v = self._project_x(query)
         output, sums = recurrent_causal_luna(
@@ -227,7 +228,7 @@ class LunaCausalAttention(nn.Module):
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights [B, H, T, L] over whole sequences, from their definition."""
+        """Compute the pack and unpack weights [B, H, T, L] of whole sequences, naively."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
         pack = self.dropout_module(pack_weights(memory.pack_q, pack_k, self.pack_activation))

@@ -71,22 +71,23 @@ class DecoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Return the source positions for pack attention of all layers, or None if no layer needs them.
+        """Compute the source positions that attention weights depend on, or return None if unneeded.
 
-        The decoder calls this once for a source, if ``needs_geometry`` is True.
+        Called if ``needs_geometry`` is True. context: encoder output [S, B, C]. packed: packed sequence P [L,
+        B, C], which attends to the source. source: their padding masks.
         """
         raise NotImplementedError
 
     def find_target_geometry(
         self, target: Target, memory: DecoderMemory, dtype: torch.dtype, before: Any = None
     ) -> Tuple[Optional[Geometry], Any]:
-        """Return the target positions for unpack attention of all layers, or None if no layer needs them.
+        """Compute the target positions that attention weights depend on, or return None if unneeded.
 
         The decoder calls this once for a batch or decoding step, if ``needs_geometry`` is True.
 
         Args:
             target: target tokens of this call, with their positions and padding mask.
-            memory: memory of the source sentences.
+            memory: cached tensors of the source sentences.
             dtype: dtype of the model.
             before: state returned by the previous call, a named tuple of tensors with one entry per
                 hypothesis, or None at the beginning of the target.
@@ -107,7 +108,7 @@ class LunaDecoder(TokenEmbedding):
             modules of the Luna paper).
         builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
             (default: torch's modules, and no wrapper).
-        **base: arguments of the next base class, for a subclass with another base class beside this one.
+        **base: constructor arguments of a second base class, if a subclass has one.
 
     Example:
         >>> import torch
@@ -116,7 +117,7 @@ class LunaDecoder(TokenEmbedding):
         >>> options = DecoderOptions(**sizes, has_encoder=False)
         >>> decoder = LunaDecoder(options, torch.nn.Embedding(100, 64, padding_idx=1))
         >>> tokens = torch.randint(2, 100, (4, 20))
-        >>> memory = decoder.read()
+        >>> memory = decoder.read()  # a language model has no source
         >>> output, state = decoder(tokens[:, :10], memory, keep_state=True)
         >>> output, state = decoder(tokens[:, 10:11], memory, state)
         >>> output.x.shape, state.position
@@ -293,7 +294,8 @@ class LunaDecoder(TokenEmbedding):
         """Compute the input [T, B, C] of the first layer from token embeddings [B, T, C'] of width C'.
 
         The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
-        and dropout. Operations disabled by the options are skipped.
+        and dropout. Operations disabled by the options are skipped. padding_mask: mask [B, T]. places: index
+        [B, T] of each token in its sequence. end: length of the longest sequence.
         """
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):

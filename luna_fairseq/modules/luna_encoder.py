@@ -58,9 +58,10 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions that all layers use, called if ``needs_geometry`` is True.
+        """Compute the token positions that attention weights depend on, once for all layers.
 
-        context: input X [S, B, C] of the first layer. packed: P [L, B, C].
+        Called if ``needs_geometry`` is True. context: input X [S, B, C] of the first layer. packed: packed
+        sequence P [L, B, C]. source: their padding masks.
         """
         raise NotImplementedError
 
@@ -75,7 +76,7 @@ class LunaEncoder(TokenEmbedding):
             modules of the Luna paper).
         builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
             (default: torch's modules, and no wrapper).
-        **base: arguments of the next base class, for a subclass with another base class beside this one.
+        **base: constructor arguments of a second base class, if a subclass has one.
 
     Example:
         >>> import torch
@@ -206,7 +207,8 @@ class LunaEncoder(TokenEmbedding):
         """Compute the input [B, S, C] of the first layer from token embeddings [B, S, C].
 
         The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
-        linear projection. Operations disabled by the options are skipped.
+        linear projection. Operations disabled by the options are skipped. places: index [B, S] of each token
+        in its sequence.
         """
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
         positions = self.embed_places(places, padding_mask, x.size(1))

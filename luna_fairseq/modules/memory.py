@@ -90,7 +90,7 @@ class CausalMemory(NamedTuple):
 
 
 class ReadWeights(NamedTuple):
-    """Weights of queries over what they attend to: the rows of P, the context's tokens, or both.
+    """Weights of T queries over what they attend to: the rows of P, the context's tokens, or both.
 
     Attributes:
         rows: weights [B, H, T, L] over the L rows of P, or None if the queries do not attend to P.
@@ -134,7 +134,8 @@ class LayerMemory(NamedTuple):
     """Tensors of the source that one decoder layer uses for all target positions.
 
     Attributes:
-        causal: P as causal self-attention reads it, such as :class:`CausalMemory`. None if it reads no P.
+        causal: projection of P for causal self-attention, such as :class:`CausalMemory`. None if it ignores
+            P.
         cross: keys and values of attention to the source, such as :class:`PackedMemory`. None without an
             encoder.
     """
@@ -189,7 +190,7 @@ class LunaCausalState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
-        """Convert the state to the input of the functions in ``ops``.
+        """Return the sums with the number of tokens, as the functions in ``ops`` expect them.
 
         counts: token counts of the decoder, required if ``steps`` is None.
         """

@@ -195,7 +195,7 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
 
 
 def configuration_names(options_class: Any) -> Tuple[str, ...]:
-    """Return the names of configuration options from which an options class is filled in.
+    """Return the names of all configuration options that :func:`options_from` reads.
 
     options_class: :class:`EncoderOptions` or :class:`DecoderOptions`.
     """
@@ -204,7 +204,7 @@ def configuration_names(options_class: Any) -> Tuple[str, ...]:
 
 
 def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:
-    """Return the names of the configuration options from which one option of the core is computed."""
+    """Return the names of the configuration options that determine the field ``name`` of an options class."""
     encodes = issubclass(options_class, EncoderOptions)
     words = {"side": "encoder", "text": "source"} if encodes else {"side": "decoder", "text": "target"}
     return tuple(source.format(**words) for source in CONFIGURATION[name])

@@ -1,6 +1,6 @@
 """Pack and unpack attention without projecting the tokens: the packed sequence P is projected instead.
 
-The tables at the end of the file say when this form of the two operations is chosen.
+The tables at the end of the file say when this implementation of the two operations is chosen.
 
 Attention multiplies rows r of the packed sequence P by projected tokens W x. Because ``r . (W x)`` equals
 ``(W^T r) . x``, the rows can be multiplied by W^T in place of multiplying the tokens by W: the rows absorb
@@ -26,9 +26,9 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 
 class HeadProjection(NamedTuple):
-    """Weight of a linear layer, split into heads: [H, K, C].
+    """Weight and bias of a linear layer of width C, split into H heads of width K.
 
-    The bias is [H, K], or [C] for an output layer.
+    The weight is [H, K, C]. The bias is [H, K], or [C] for an output layer.
     """
 
     weight: Tensor
@@ -109,8 +109,9 @@ def absorbed_pack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute pack attention [B, H, L, K] of queries q [B, H, L, K] to the context [S, B, C].
+    """Compute pack attention: the packed sequence P attends to the context [S, B, C], which is not projected.
 
+    q: projected P [B, H, L, K], for H heads of width K and L rows. The result has the same shape.
     context_padding_mask [B, S] is True at padding; an example of padding alone has an output of zeros. The
     bias broadcasts to the logits [B, H, L, S]. Dropout of the weights is applied whenever ``dropout`` is not
     0, so the caller passes 0 in evaluation.
@@ -134,9 +135,10 @@ def absorbed_unpack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute unpack attention [T, B, C] of x [T, B, C] to keys and values [B, H, L, K].
+    """Compute unpack attention: x [T, B, C], which is not projected, attends to keys and values [B, H, L, K].
 
-    The result includes the output projection. packed_padding_mask [B, L] is True at masked rows. The bias
+    The keys and values are those of the L rows of the packed context, for H heads of width K. The result [T,
+    B, C] includes the output projection. packed_padding_mask [B, L] is True at masked rows. The bias
     broadcasts to the logits [B, H, T, L]. Dropout as in :func:`absorbed_pack`.
     """
     logits = absorbed_logits(k, x, query).transpose(2, 3).contiguous()
@@ -148,9 +150,9 @@ def absorbed_unpack(
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute ``rows . projection(tokens) / sqrt(K)`` [B, H, L, S] without projecting the tokens [S, B, C].
+    """Compute logits ``r . (W x + b) / sqrt(K)`` [B, H, L, S] without projecting the tokens x [S, B, C].
 
-    The rows are [B, H, L, K].
+    rows: vectors r [B, H, L, K] of H heads. projection: W and b, split into heads.
     """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
@@ -160,7 +162,7 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor, Tensor]:
     """Return ``W^T r`` [B, H, L, C] and ``r . b`` [B, H, L] of rows r [B, H, L, K], scaled by K^-0.5.
 
-    The logit ``r . (W x + b)`` of a token x is ``(W^T r) . x + r . b``.
+    W and b are the projection of a token x, so that the logit ``r . (W x + b)`` is ``(W^T r) . x + r . b``.
     """
     rows = rows * rows.size(-1) ** -0.5
     return multiply_by_head(rows, projection.weight), (rows * projection.bias[:, None, :]).sum(dim=-1)
@@ -201,7 +203,7 @@ class AbsorbedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
-        """Compute the output Y_X [B, T, C] for queries X [B, T, C] that have not been projected."""
+        """Compute the unpack attention [B, T, C] of queries X [B, T, C] that have not been projected."""
         logits = torch.baddbmm(self.key_bias, query, self.key)
         weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)
         if dropout:
@@ -216,7 +218,11 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Multiply keys and values [B, H, L, K] by the query and the output projection, once per source."""
+    """Multiply keys by the query projection and values by the output projection, once per source.
+
+    k, v: keys and values [B, H, L, K] of the L rows of the packed context, for H heads of width K.
+    packed_padding_mask: mask [B, L], True at padded rows.
+    """
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]
     if packed_padding_mask is not None:
@@ -256,12 +262,12 @@ PACK_FORMS = FormTable(
 
 
 def should_prepare(key: Tensor, projections: Sequence[nn.Module]) -> bool:
-    """Return True if the memory of B sources, with keys [B, H, L, K], should absorb two projections.
+    """Return True if keys [B, H, L, K] and values of B sources should be multiplied by two projections.
 
     They are the query and the output projection of unpack attention, which must be plain linear layers. The
-    absorbed keys and values must have at most half the size of the two matrices, so that a decoding step
-    reads less memory. They grow with B. Return False otherwise, on a GPU and while torch records a graph. A
-    form that is forced by name overrides these rules, except that the layers must be plain.
+    products must have at most half the size of the two matrices, so that a decoding step reads less memory.
+    They grow with B. Return False otherwise, on a GPU and while torch records a graph. An implementation that
+    is forced by name overrides these rules, except that the layers must be plain.
     """
     B, _, L, K = key.shape
     forced = UNPACK_FORMS.forced()

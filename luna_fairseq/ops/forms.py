@@ -1,8 +1,9 @@
-"""Tables of the equal implementations (forms) of an operation, and the rules that select one.
+"""Tables of equivalent implementations of an operation ("forms"), and the rules that select one.
 
-The tables stand in ``ops/attention.py``, ``ops/absorbed.py`` and ``ops/causal_luna/``, and those of the
-extension beside its look-up. A rule reads shapes, devices, data types, modes and the kinds of layers, never a
-clock. Equal seeds and all processes of a job therefore take the same form.
+The tables are in ``ops/attention.py``, ``ops/absorbed.py`` and ``ops/causal_luna/``, and those of anchored
+attention in ``anchored/``. A rule depends on shapes, devices, data types, modes and the kinds of layers,
+never on measured times. Runs with equal seeds, and all processes of a job, therefore use the same
+implementation.
 """
 
 from contextlib import contextmanager
@@ -17,16 +18,16 @@ def otherwise(*inputs: Any) -> bool:
 
 @dataclass(frozen=True)
 class Form:
-    """One implementation of an operation. All forms of an operation give the same results up to rounding.
+    """One implementation of an operation. All implementations give the same results up to rounding.
 
     Attributes:
-        name: name by which the form can be forced.
+        name: name with which :meth:`FormTable.force` selects the implementation.
         file: file of the implementation, in ``luna_fairseq/``.
-        condition: inputs for which the form is chosen, in words.
-        saves: what the form was measured to save, or what it is for.
-        applies: the same condition as a function of the inputs passed to :meth:`FormTable.choose`, True if
-            the form is chosen.
-        possible: function of the same inputs, False if the form cannot compute them even if it is forced.
+        condition: inputs for which the implementation is chosen, in words.
+        saves: measured savings, or the purpose of the implementation, in words.
+        applies: the same condition as a function of the inputs passed to :meth:`FormTable.choose`.
+        possible: function of the same inputs, False if the implementation cannot compute them even if it is
+            forced.
     """
 
     name: str
@@ -43,7 +44,7 @@ def never(*inputs: Any) -> bool:
 
 
 class FormTable:
-    """Equal implementations ("forms") of one operation, in the order in which their conditions are tried.
+    """Equivalent implementations of one operation ("forms"), in the order in which conditions are tried.
 
     Example:
         >>> from luna_fairseq.ops.attention import SOFTMAX_FORMS
@@ -60,14 +61,14 @@ class FormTable:
         self._taken: Optional[List[str]] = None
 
     def forced(self) -> Optional[str]:
-        """Return the name of the form that is forced, or None."""
+        """Return the name of the implementation selected with :meth:`force`, or None."""
         return None if self._forced is None else self._forced.name
 
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the implementation to use for these inputs: the first whose condition holds.
 
-        The argument ``form`` takes precedence, and then the form given to :meth:`force`, if it supports these
-        inputs. Raises ValueError if no condition holds.
+        ``form``, the name of an implementation, takes precedence, and then the one given to :meth:`force`, if
+        it supports these inputs. Raises ValueError if no condition holds.
         """
         if form is not None:
             name = self.find(form).name
@@ -85,7 +86,7 @@ class FormTable:
         return name
 
     def find(self, name: str) -> Form:
-        """Return the form with this name, or raise a ValueError that lists the names of the table."""
+        """Return the implementation with this name. Raise a ValueError with all names if there is none."""
         for form in self.forms:
             if form.name == name:
                 return form
@@ -94,10 +95,10 @@ class FormTable:
 
     @contextmanager
     def force(self, name: Optional[str]) -> Iterator[List[str]]:
-        """Context manager in which one implementation is used wherever it is possible, by all threads.
+        """Context manager in which all threads use one implementation for all inputs that it supports.
 
-        It returns a list, to which the name of each form that is taken is appended. With None in place of a
-        name, forms are chosen as usual. Meant for tests and measurements.
+        It yields a list, to which the name of the implementation used in each call is appended. With None in
+        place of a name, implementations are chosen as usual. Meant for tests and measurements.
         """
         before = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []

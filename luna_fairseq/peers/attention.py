@@ -261,13 +261,13 @@ class PeerAttention(ProjectingAttention):
             parts = list(self.project(query))
             for i, name in enumerate(self.projections):
                 if name.endswith("v"):
-                    parts[i] = unit_vectors(parts[i])
+                    parts[i] = identity_values(parts[i])
             return self.attend_left_aligned(tuple(parts), padding_mask, self.attend_naively)
         k, v, *extra = self.project_context(key)
         memory = self.cache_context(k, v, *extra, padding_mask=padding_mask)
         _, weights = self.read_context(query, {**memory, **target}, need_weights=True)
         if weights is None:
-            memory = self.cache_context(k, unit_vectors(v), *extra, padding_mask=padding_mask)
+            memory = self.cache_context(k, identity_values(v), *extra, padding_mask=padding_mask)
             weights, _ = self.read_context(query, memory)
         return weights
 
@@ -311,8 +311,11 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
     return x.gather(dim, positions.view(shape).expand_as(x))
 
 
-def unit_vectors(v: Tensor) -> Tensor:
-    """Return S unit vectors [B, H, S, S] to use as values, so that the output is the weight matrix."""
+def identity_values(v: Tensor) -> Tensor:
+    """Return the identity matrix as values, [B, H, S, S] for S keys.
+
+    With these values in place of v [B, H, S, K], the output of attention is the matrix of attention weights.
+    """
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 

@@ -31,9 +31,10 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a fixed random score for each pair of n blocks, [n, n]. Blocks attend to high scores.
+        """Return a fixed random score [blocks, blocks] for each pair of a query block and a key block.
 
-        Shorter sequences use the top-left part of the matrix drawn for the maximum length.
+        A query block attends to the key blocks with the highest scores. Shorter sequences use the top-left
+        part of the matrix drawn for the maximum length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))

@@ -63,7 +63,7 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Fill in the defaults that depend on other options, or raise InputError if options are incompatible.
+    """Set the defaults that depend on other options, or raise InputError if options are incompatible.
 
     Example:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score

@@ -86,16 +86,17 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
 
 
 class _CallRecorder:
-    """Callback of an attention module that computes the weights of each call and appends them to a list.
+    """Callback of an attention module that records the attention weights of each of its calls.
 
-    read: function that computes the weights from the arguments of the call. If layers share their weights,
-    one module runs several times and gets a new layer index each time.
+    compute_weights: function of the module and the arguments of a call, which returns the weights by name.
+    stack: "encoder" or "decoder". layer: index of the layer. A layer that runs several times with shared
+    weights is recorded under consecutive indices. kind: "self" or "cross". records: list to append to.
     """
 
     def __init__(
-        self, read: Reader, stack: str, layer: int, kind: str, records: List[AttentionRecord]
+        self, compute_weights: Reader, stack: str, layer: int, kind: str, records: List[AttentionRecord]
     ) -> None:
-        self.read, self.stack, self.kind, self.records = read, stack, kind, records
+        self.compute_weights, self.stack, self.kind, self.records = compute_weights, stack, kind, records
         self.layers = count(layer)
         # Arguments of the last call of `pack`. While the weights are computed, no calls are recorded.
         self.pack_call: Call = {}
@@ -118,7 +119,7 @@ class _CallRecorder:
 
     def __call__(self, attention: nn.Module, call: Call) -> None:
         layer = next(self.layers)  # Each call of a shared layer counts as a layer of its own.
-        weights = self.read(attention, call)
+        weights = self.compute_weights(attention, call)
         if weights:
             name = f"{self.stack}.{layer}.{self.kind}"
             self.records.append(AttentionRecord(name, weights, _anchor_strengths(attention)))
@@ -162,7 +163,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_reader(module: nn.Module) -> Optional[Reader]:
-    """Return the function that computes a module's attention weights from its inputs, or None."""
+    """Return the function that computes the attention weights of this kind of module, or None."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, read in _READERS.items():

@@ -154,9 +154,10 @@ class StreamIterator(EpochBatchIterator):
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the position in the epoch and, within an epoch, the model state and the segment settings.
+        """Return the position in the epoch and the state of the language model, for a checkpoint.
 
-        The model state is None with several processes.
+        The model state, with the segment settings that it depends on, is included only within an epoch. With
+        several processes it is None, because only the first process writes checkpoints.
         """
         state = super().state_dict()
         if state["iterations_in_epoch"]:

@@ -236,8 +236,9 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
-    If the hypotheses were generated as Moses tokens, these are scored without tokenizing again. If
-    ``test_set`` is given, InputError is raised unless the references have its number of tokens.
+    Hypotheses that were generated as Moses tokens are scored as they are, and plain text is tokenized first.
+    If ``test_set`` is given, InputError is raised unless the references have as many tokens as those of the
+    test set.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:

@@ -103,9 +103,9 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a model's prediction or target to a label as in the published files: a name, or a score.
+    """Convert a prediction or target of the model to a label as in the published files: a name, or a score.
 
-    The target None of an example without an answer remains None.
+    Return None if ``value`` is None, because the example has no answer.
     """
     if value is None:
         return None

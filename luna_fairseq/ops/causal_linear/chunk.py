@@ -5,8 +5,7 @@ the decayed sum S of the outer products ``y_j^T z_j`` of key features and values
 by hand. It keeps only the inputs.
 
 Shapes: n heads in the batch (batch size times heads), T positions in c positions a chunk, M features x of the
-queries and y of the keys, values z of width N, states [n, M, N]. Letters of the definition are those of
-``naive.py``.
+queries and y of the keys, values z of width N, states [n, M, N]. ``naive.py`` has the formula.
 """
 
 from typing import Any, List, NamedTuple, Optional, Tuple
@@ -24,7 +23,7 @@ def chunk_causal_linear(
 ) -> Tensor:
     """Compute causal linear attention over a whole sequence chunk by chunk, in linear memory.
 
-    The result [B, H, T, N], in the dtype of ``z``, equals that of :func:`recurrent_causal_linear`.
+    See :func:`naive_causal_linear` for the formula and the arguments, with shapes as for [B, H] heads.
     """
     with torch.autocast(x.device.type, enabled=False):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
@@ -32,10 +31,16 @@ def chunk_causal_linear(
 
 
 class Inputs(NamedTuple):
-    """Inputs of causal linear attention over a whole sequence, for n heads in the batch.
+    """Inputs of causal linear attention over a whole sequence.
 
-    x and y are query and key features [n, T, M], z values [n, T, N]. The log decay is [n, T]. ``state`` is
-    the state [n, M, N] before the first position.
+    Shapes: n heads in the batch (batch size times heads), T positions.
+
+    Attributes:
+        x: query features [n, T, M].
+        y: key features [n, T, M].
+        z: values [n, T, N].
+        log_decay: log decay [n, T] at each position, at most 0, or None without decay.
+        state: decayed sum [n, M, N] of ``y_j^T z_j`` over earlier positions j, or None if there are none.
     """
 
     x: Tensor
@@ -49,7 +54,7 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state [n, M, N] before the first chunk, zeros if there are no earlier positions."""
+        """Return the state [n, M, N] before the first chunk: zeros if there are no earlier positions."""
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
@@ -61,17 +66,18 @@ class Inputs(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Inputs of one chunk of c positions, and the decays between its positions, in float32 or float64.
+    """Inputs of one chunk of c positions, and the decay factors between its positions, in float32 or float64.
 
-    For n heads in the batch. All decays are None if nothing decays.
+    Shapes: n heads in the batch, c positions, M features of queries and keys, values of width N. All decay
+    factors are None in attention without decay.
 
     Attributes:
-        x: features [n, c, M] of the queries.
-        y: features [n, c, M] of the keys.
+        x: query features [n, c, M].
+        y: key features [n, c, M].
         z: values [n, c, N].
-        decay: decay [n, c, c] from position j to position t, 0 for j > t.
-        decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position.
-        decay_to_end: decay [n, c, 1] from each position to the end of the chunk.
+        decay: decay factors [n, c, c], indexed by t and j, from position j to position t. 0 for j > t.
+        decay_from_start: decay factors [n, c, 1] from the end of the previous chunk to each position.
+        decay_to_end: decay factors [n, c, 1] from each position to the end of the chunk.
     """
 
     x: Tensor
@@ -82,11 +88,11 @@ class Chunk(NamedTuple):
     decay_to_end: Optional[Tensor]
 
     def decayed_x(self) -> Tensor:
-        """Multiply the query features by the decay since the start of the chunk, to read the state."""
+        """Return the query features [n, c, M], multiplied by the decay since the start of the chunk."""
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
-        """Multiply the key features by the decay to the end of the chunk, to add them to the state."""
+        """Return the key features [n, c, M], multiplied by the decay to the end of the chunk."""
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
@@ -98,18 +104,25 @@ class Chunk(NamedTuple):
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Compute the state after the chunk, ``decay * state + y^T z``."""
+        """Return the state [n, M, N] after the chunk, ``decay * state + y^T z``, given the one before."""
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
 class ChunkOutput(NamedTuple):
-    """Output [n, c, N] of one chunk."""
+    """Output [n, c, N] of one chunk of c positions, for n heads and values of width N."""
 
     output: Tensor
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of a chunk's inputs. The gradient of the log decay is [n, c, 1], or None without decay."""
+    """Gradients of the inputs of one chunk of c positions, for n heads in the batch.
+
+    Attributes:
+        x: gradient [n, c, M] of the query features.
+        y: gradient [n, c, M] of the key features.
+        z: gradient [n, c, N] of the values.
+        log_decay: gradient [n, c, 1] of the log decay, or None without decay.
+    """
 
     x: Tensor
     y: Tensor
@@ -120,7 +133,8 @@ class ChunkGradients(NamedTuple):
 class _ChunkCausalLinear(Function):
     """Autograd function of chunkwise causal linear attention.
 
-    Its arguments are the fields of :class:`Inputs`.
+    It maps the tensors of :class:`Inputs` to the output [n, T, N], for n heads, T positions and values of
+    width N.
     """
 
     @staticmethod
@@ -147,9 +161,10 @@ class _ChunkCausalLinear(Function):
 
 
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    """Compute the gradients of all fields of Inputs, None if the field is None.
+    """Compute the gradients of all tensors in ``inputs``, in the order of its fields.
 
-    grad: gradient [n, T, N] of the output. The chunks are processed from the last to the first.
+    None if a field is None. grad: gradient [n, T, N] of the output of n heads at T positions. The chunks are
+    processed from the last to the first.
     """
     slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
@@ -175,10 +190,10 @@ def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
 def chunk_gradients(
     chunk: Chunk, grad: Tensor, state_before: Tensor, state_after: Tensor, grad_after: Tensor
 ) -> Tuple[ChunkGradients, Tensor]:
-    """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
+    """Compute the gradients of the inputs of one chunk, and of the state [n, M, N] before the chunk.
 
-    grad: gradient [n, c, N] of the chunk's output. state_after: state after the chunk, used only if there is
-    decay. grad_after: gradient of this state.
+    grad: gradient [n, c, N] of the chunk's output. state_before, state_after: states before and after the
+    chunk; the latter is used only with decay. grad_after: gradient of the state after the chunk.
     """
     products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
     grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))
@@ -202,7 +217,7 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice the positions ``span`` of the inputs, and compute the decays within this chunk."""
+    """Select the inputs at the positions ``span``, and compute the decay factors between them."""
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)
     if inputs.log_decay is None:

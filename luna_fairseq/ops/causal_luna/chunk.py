@@ -59,7 +59,9 @@ def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues
 
 
 class Inputs(NamedTuple):
-    """Inputs of a whole sequence.
+    """Inputs of causal Luna attention over a whole sequence.
+
+    Shapes: N = B x H heads in the batch, T positions, head width K, L rows of the packed sequence P.
 
     Attributes:
         q: queries [N, T, K].
@@ -69,7 +71,7 @@ class Inputs(NamedTuple):
         row_mask: mask [N or 1, 1, L], True at masked rows of P.
         log_decay: log decay [N or H, T, 1], accumulated since the start of the sequence.
         keys: keys [N, T, K].
-        values: values [N, T, K] (None if tied).
+        values: values [N, T, K] (None if they are the same tensor as the keys).
         key_sum: sum [N, L, K] of a_j^T k_j over earlier positions.
         value_sum: sum [N, L, K] of a_j^T v_j over earlier positions.
     """
@@ -95,7 +97,7 @@ class Inputs(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Inputs of one chunk of c positions, in float32 or float64. See :class:`Inputs` for the fields.
+    """Inputs of one chunk of c positions, in float32 or float64. See :class:`Inputs` for the tensors.
 
     ``inputs`` are the keys and values, and ``decay`` the decay factors between positions, if there is decay.
     """
@@ -109,7 +111,10 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the dot products x_t . y_j of all positions j <= t, multiplied by the decay from j to t."""
+        """Return x_t . y_j [N, c, c] for j <= t, multiplied by the decay from j to t, otherwise 0.
+
+        x and y are [N, c, M] for N heads and c positions of the chunk.
+        """
         product = torch.bmm(x, y.transpose(1, 2))
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
@@ -127,12 +132,16 @@ class Chunk(NamedTuple):
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Multiply a tensor [N, c, L] by the dropout factors, and divide it by the number of positions t."""
+        """Multiply x [N, c, L] by the dropout factors and by 1 / t, for each position t of the chunk."""
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
-        """Compute the state after the chunk, ``decay * before + A^T inputs``."""
+        """Compute the sums ``a_j^T k_j`` and ``a_j^T v_j`` over all positions up to the end of the chunk.
+
+        before: sums up to the start of the chunk, or None if there are no earlier positions. With decay, they
+        are multiplied by the decay over the chunk.
+        """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
             return map_pairs(lambda x: torch.bmm(rows, x), self.inputs)
@@ -142,7 +151,10 @@ class Chunk(NamedTuple):
 
 
 class ChunkResults(NamedTuple):
-    """Results of the forward pass: output [N, c, K], and softmax weights [N, c, L] before dropout."""
+    """Results of the forward pass: output [N, c, K], and softmax weights [N, c, L] before dropout.
+
+    For N heads of width K, c positions and L rows of the packed sequence P.
+    """
 
     output: Tensor
     softmax: Tensor
@@ -261,9 +273,10 @@ def key_value_gradients(
     is_tied: bool,
     start: Optional[KeysValues] = None,
 ) -> KeysValues:
-    """Add ``key_factor^T q`` to the keys of ``start`` (zeros if None), ``value_factor^T grad`` to its values.
+    """Compute the gradients ``key_factor^T q`` of the keys and ``value_factor^T grad`` of the values.
 
-    In tied attention, both products are added to the keys.
+    The results are added to ``start``, unless it is None. If ``is_tied``, keys and values are the same
+    tensor, and both products are added to the gradient of the keys.
     """
     to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
     keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)
@@ -334,7 +347,7 @@ def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
 
 
 class _ChunkCausalLuna(Function):
-    """Autograd function of chunkwise causal Luna attention. Its arguments are the fields of Inputs."""
+    """Autograd function that maps the tensors of :class:`Inputs` to the output [N, T, K] of the attention."""
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
@@ -392,7 +405,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice the positions ``span`` of the inputs, and compute the decay within this chunk."""
+    """Select the inputs at the positions ``span``, and compute the decay factors between them."""
     dtype = inputs.pack_weights.dtype
     is_whole = span.stop - span.start == inputs.q.size(1)
 

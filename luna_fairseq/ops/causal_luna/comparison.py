@@ -32,7 +32,10 @@ def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bo
 
 
 class Sample(NamedTuple):
-    """Random inputs of causal Luna attention, and a random gradient of its output. v is None if v is k."""
+    """Random inputs of causal Luna attention, and a random gradient ``grad`` of its output.
+
+    v is None if keys and values are the same tensor.
+    """
 
     q: Tensor
     k: Tensor

@@ -18,15 +18,18 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return log_decay * t [B or 1, H, T, 1] for the t-th non-padding position.
+    """Return ``log_decay * t`` in float64, [B or 1, H, T, 1], where t counts the positions without padding.
 
-    The dtype is float64, because only differences between these large numbers are used.
+    log_decay: [H]. q: queries [B, H, T, K], used for T and the device. key_padding_mask: [B, T].
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return ``sum_{n < t} exp(log_decay n)`` [B or 1, H, T, 1], with t from ``steps`` for each position."""
+    """Return ``sum_{n < t} exp(log_decay n)`` [B or 1, H, T, 1], the sum of the decay factors at position t.
+
+    log_decay: [H]. steps: number t of each position.
+    """
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
@@ -81,10 +84,12 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
 class ChunkDecay(NamedTuple):
     """Decay factors between the positions of a chunk: exp(G_t - G_j), where G is the cumulative log decay.
 
+    Shapes: c positions in the chunk, n heads, or batch size times heads if the examples have different
+    padding. All but ``between`` are None if the chunk is the whole sequence.
+
     Attributes:
         between: from position j to position t, [n, c, c], indexed by t and j; 0 for j after t.
-        from_start: from the end of the previous chunk to each position, [n, c, 1]. Like the next two, None if
-            the chunk is the whole sequence.
+        from_start: from the end of the previous chunk to each position, [n, c, 1].
         to_end: from each position to the end of the chunk, [n, c, 1].
         whole: from the end of the previous chunk to the end of this chunk, [n, 1, 1].
     """
@@ -96,9 +101,10 @@ class ChunkDecay(NamedTuple):
 
 
 def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype, is_only: bool = False) -> ChunkDecay:
-    """Compute the decay factors of one chunk from the cumulative log decay [n, T, 1].
+    """Compute the decay factors of one chunk, given the cumulative log decay ``total`` [n, T, 1].
 
-    ``is_only`` is True if no other chunk and no state of earlier positions exists.
+    span: slice of the positions of the chunk. is_only: the chunk is the whole sequence, and there is no state
+    of earlier positions.
     """
     inside = total if is_only else total[:, span]
     # The exponential from a later position to an earlier position may be infinite; tril_ removes it.
@@ -112,7 +118,7 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype, is_only: bool = 
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply N matrices x [N, R, S] by n factors [n, ..] in turn: ``x[i] * factor[i % n]``."""
+    """Multiply N matrices x [N, R, S] by n factors [n, 1, 1] or [n, R, 1]: ``x[i] * factor[i % n]``."""
     if x.size(0) == factor.size(0):
         return x * factor
     return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)

@@ -15,16 +15,19 @@ from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute f of equation 7, f_t = x_t (1/t) sum_{j<=t} y_j^T z_j: x and y [.., T, M], z [.., T, N].
+    """Compute ``x_t (1/t) sum_{j<=t} y_j^T z_j`` [.., T, N], the function f of equation 7 of the Luna paper.
 
-    steps: divisor t [.., T, 1] of each position.
+    x and y are [.., T, M], and z is [.., T, N]. steps: divisor t [.., T, 1] of each position.
     """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute sum_{j<=t} w_tj (x_t . y_j) z_j, with the weights w = ``shares`` [.., T, T] in place of 1/t."""
+    """Compute ``sum_{j<=t} w_tj (x_t . y_j) z_j`` [.., T, N], with the weights w = ``shares`` [.., T, T].
+
+    x and y are [.., T, M], and z is [.., T, N].
+    """
     return (x @ y.transpose(-2, -1) * shares) @ z
 
 

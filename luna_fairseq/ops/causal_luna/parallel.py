@@ -21,7 +21,9 @@ CHUNK_SIZE = 64
 
 
 class Decays(NamedTuple):
-    """Decay factors for all chunks. B is 1 if the examples have the same factors.
+    """Decay factors for all chunks of a sequence, for causal attention with exponential decay.
+
+    Shapes: batch size B (1 if the examples have the same factors), H heads, N chunks of C positions.
 
     Attributes:
         between: from position j to position t of the same chunk, [B, H, N, C, C], 0 for j after t.
@@ -85,7 +87,8 @@ def split(x: Tensor) -> Tensor:
 def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Tensor:
     """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay).
 
-    x and y are [B, H, N, C, M] and z [B, H, N, C, R], where M and R are K and L or the reverse.
+    x and y are [B, H, N, C, M] and z [B, H, N, C, R], for N chunks of C positions; the result has the shape
+    of z. M and R are the head width K and the number of rows L of the packed sequence, or the reverse.
     """
     products = x @ y.transpose(-2, -1)
     products = products.tril() if decays is None else products * decays.between

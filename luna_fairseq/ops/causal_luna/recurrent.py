@@ -131,7 +131,7 @@ def cast_if_needed(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
-    """Compute addend + x @ y for [B, H, M, N] and [B, H, N, O] with a single fused operation."""
+    """Compute ``addend + x @ y`` for x [B, H, M, N] and y [B, H, N, O] with a single fused operation."""
     if addend is not None and x.size(-1) == 1:
         # The outer product of one position takes a third of the time of a matrix product.
         return torch.addcmul(addend, x, y)

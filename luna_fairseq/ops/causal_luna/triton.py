@@ -139,8 +139,13 @@ class CausalLunaFunction(torch.autograd.Function):
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
         """Compute the output [B, H, T, K] of causal Luna attention with Triton kernels.
 
-        v is None if keys and values are the same tensor. reciprocal [B, H, T] holds 1/t, and ages [B, H, T]
-        the negative log decay since the start of the sequence; both are None if they are not needed.
+        Shapes: batch size B, H heads of width K, T positions, L rows of the packed sequence P. q, k and v are
+        queries, keys and values [B, H, T, K], and v is None if it is the same tensor as k. ``a`` are the pack
+        weights [B, H, T, L]. ``reciprocal`` [B, H, T] is the reciprocal of the number of positions up to t
+        or, with decay, of the sum of their decay factors. ``ages`` [B, H, T] are the negative log decays
+        accumulated since the start of the sequence. Both are None if they are not needed. The masks
+        ``padding`` [B, T] and ``packed_padding`` [B, L] are True at padding and at masked rows of P. ``seed``
+        is the seed of the dropout mask as a tensor, and ``dropout`` the dropout probability.
         """
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
@@ -194,10 +199,11 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Convert ages since the start of the sequence to ages within chunks, and to the spans of segments.
+    """Convert negative log decays ("ages") from sequences to chunks and segments.
 
-    An age is a negative log decay, and a span is the age that a whole segment adds. Both are None without
-    decay.
+    ages: [B, H, T], since the start of the sequence. plan: result of :func:`make_plan`, which divides
+    positions into chunks and segments. Return the age of each position since the start of its chunk, and the
+    negative log decay over each segment (its span). Both are None without decay.
     """
     if ages is None:
         return None, None
@@ -221,7 +227,10 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Collect the arguments shared by all kernels, keyed by their names in the kernels."""
+    """Return the arguments shared by all kernels, keyed by their names in the kernels.
+
+    tensors, numbers: tensors and sizes by name. Their strides, the precision and scratch memory are added.
+    """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
     values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
@@ -249,9 +258,9 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 
 
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
-    """Choose the number of warps, pipeline stages and registers of a kernel from its arguments by name.
+    """Return the options ``num_warps``, ``num_stages`` and ``maxnreg`` with which Triton compiles a kernel.
 
-    The choice depends on L and BLOCK_K. The keys are ``num_warps``, ``num_stages`` and ``maxnreg``.
+    values: arguments of the kernel by name, of which the sizes L and BLOCK_K determine the options.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

@@ -47,19 +47,21 @@ def query_gradient_kernel(
     """Compute the gradient of the queries, and the tensors that the second backward kernel needs.
 
     For the query q_t, the keys k_j, the values v_j, the pack weights a_j, the unpack weights ``p_t =
-    softmax(logits_t)`` and the output gradient g_t, the kernel computes::
+    softmax(logits_t)``, the dropout factors m_t and the output gradient g_t, the kernel computes::
 
         dp_t = (m_t / t) sum_{j<=t} D_tj (g_t . v_j) a_j               [L]
         dlogits_t = p_t (dp_t - p_t . dp_t)                          [L]
         d_t = (K^-0.5 / t) dlogits_t,  w_t = m_t p_t / t               [L]
         dq_t = sum_{j<=t} D_tj (d_t . a_j) k_j                       [K]
+
+    D_tj is the decay from position j to position t (1 without decay).
     """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # age from the beginning of the segment to the beginning of the chunk
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     total, other_total, later_sums = initial_states(sums, later_sums, spans, 1, -1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_offset, a_offset, exists, real, at, inside = locate_chunk(
+        row, b, start, x_offset, a_offset, exists, real, offsets, mask = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
@@ -72,16 +74,16 @@ def query_gradient_kernel(
         other_scores = tl.full((BLOCK_T, BLOCK_T), SWAPPED, dtype=tl.float32)
         for side in range(2):
             x, y = tl.where(side == 0, q, g) + x_offset, tl.where(side == 0, k, v) + x_offset
-            found = causal_scores(x, y, at, inside, age, 0, PRECISION)
+            found = causal_scores(x, y, offsets, mask, age, 0, PRECISION)
             scores, other_scores = other_scores, found
         for turn in range(TURNS):
             for first in range(0, WIDTH, BLOCK_L):
                 x_a = load_rows(a + a_offset, a_t, real, first, L, BLOCK_L)
                 s = read_state(state, scratch, first, STATES, WIDTH)
-                logits = causal_sums(q + x_offset, at, inside, scores, x_a, age, s, STATES, PRECISION)
+                logits = causal_sums(q + x_offset, offsets, mask, scores, x_a, age, s, STATES, PRECISION)
                 s = read_state(other, scratch + (SIDES - 1) * BLOCK_K * WIDTH, first, STATES, WIDTH)
                 grad_weights = causal_sums(
-                    g + x_offset, at, inside, other_scores, x_a, age, s, STATES, PRECISION
+                    g + x_offset, offsets, mask, other_scores, x_a, age, s, STATES, PRECISION
                 )
                 included = load_row_mask(packed_padding, b, first, L, BLOCK_L)
                 logits *= (inverse * K**-0.5)[:, None]
@@ -92,10 +94,10 @@ def query_gradient_kernel(
                     mean += tl.sum(weights * grad_weights, 1)
                     whole += tl.sum(weights, 1)
                 if turn == TURNS - 1:
-                    offsets = row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)
+                    block = row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)
                     d = weights * (grad_weights - mean[:, None])
-                    tl.store(used + offsets, weights * factor)
-                    tl.store(dlogits + offsets, d)
+                    tl.store(used + block, weights * factor)
+                    tl.store(dlogits + block, d)
                     share += tl.sum(logits * d, 1)
             if turn < TURNS - 1:
                 mean /= tl.where(whole > 0.0, whole, 1.0)
@@ -117,18 +119,19 @@ def query_gradient_kernel(
                 s = read_state(state, scratch, first, STATES, WIDTH)
                 to_x += product(s, tl.trans(x_d * tl.exp(-age)[:, None]), PRECISION)
         to_x += product(
-            tl.trans(load_chunk(k + x_offset, at, inside, AGAIN)), apply_decay(mixed, age, 1), PRECISION
+            tl.trans(load_chunk(k + x_offset, offsets, mask, AGAIN)), apply_decay(mixed, age, 1), PRECISION
         )
-        tl.store(dq + x_offset + at, tl.trans(to_x), mask=inside)
+        tl.store(dq + x_offset + offsets, tl.trans(to_x), mask=mask)
         if STATES:
             left, later = tl.exp(age - end), inverse * tl.exp(-age - since)
             state, other = advance_states(
-                state, other, scratch, k + x_offset, v + x_offset, at, inside, a + a_offset,
+                state, other, scratch, k + x_offset, v + x_offset, offsets, mask, a + a_offset,
                 a + a_offset, a_t, real, left, left, end, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             total, other_total = advance_states(
-                total, other_total, later_sums, q + x_offset, g + x_offset, at, inside, dlogits + row * WIDTH,
-                used + row * WIDTH, WIDTH, exists, later * K**-0.5, later, 0.0, L, 2, WIDTH, PRECISION,
+                total, other_total, later_sums, q + x_offset, g + x_offset, offsets, mask,
+                dlogits + row * WIDTH, used + row * WIDTH, WIDTH, exists, later * K**-0.5, later, 0.0,
+                L, 2, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
         since += end
@@ -153,10 +156,12 @@ def key_gradient_kernel(
         dk_j = sum_{t>=j} D_tj (d_t . a_j) q_t                       [K]
         dv_j = sum_{t>=j} D_tj (w_t . a_j) g_t                       [K]
         da_j = sum_{t>=j} D_tj ((q_t . k_j) d_t + (g_t . v_j) w_t)   [L]
+
+    D_tj is the decay from position j to position t (1 without decay).
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_offset, a_offset, exists, real, at, inside = locate_chunk(
+        row, b, start, x_offset, a_offset, exists, real, offsets, mask = locate_chunk(
             chunks - 1 - i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
@@ -166,7 +171,7 @@ def key_gradient_kernel(
             mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # d_t . a_j
             share = tl.zeros((BLOCK_T,), dtype=tl.float32)
             to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32) if SIDES == 2 else to_y
-            scores = causal_scores(y, x, at, inside, age, 1, PRECISION)
+            scores = causal_scores(y, x, offsets, mask, age, 1, PRECISION)
             for first in range(0, WIDTH, BLOCK_L):
                 x_a = load_rows(a + a_offset, a_t, real, first, L, BLOCK_L)
                 d, memory = tl.where(side == 0, dlogits, used), scratch + side * (BLOCK_K * WIDTH)
@@ -175,7 +180,7 @@ def key_gradient_kernel(
                 _, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
                 mixed += product(x_d, tl.trans(x_a), PRECISION)
                 state = read_state(state, memory, first, STATES, WIDTH)
-                to_a = causal_sums(y, at, inside, scores, x_d, end - age, state, STATES, PRECISION)
+                to_a = causal_sums(y, offsets, mask, scores, x_d, end - age, state, STATES, PRECISION)
                 if STATES:
                     to_y += product(state, tl.trans(x_a * tl.exp(age - end)[:, None]), PRECISION)
                 # The second side adds to the gradient that the first side has stored.
@@ -186,14 +191,16 @@ def key_gradient_kernel(
                 if STATES:
                     x_d *= tl.exp(-age)[:, None]
                     state *= tl.exp(-end)
-                    state += product(tl.trans(load_chunk(x, at, inside, AGAIN)), x_d, PRECISION)
+                    state += product(tl.trans(load_chunk(x, offsets, mask, AGAIN)), x_d, PRECISION)
                     if WIDTH > BLOCK_L:
                         tl.store(memory + block_offsets(WIDTH, first, BLOCK_K, BLOCK_L), state)
             _, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
-            to_y += product(tl.trans(load_chunk(x, at, inside, LAST)), apply_decay(mixed, age, 0), PRECISION)
+            to_y += product(
+                tl.trans(load_chunk(x, offsets, mask, LAST)), apply_decay(mixed, age, 0), PRECISION
+            )
             if ages is not None:
                 tl.store(adds + row + tl.arange(0, BLOCK_T), share)
             dy = tl.where(side == 0, dk, dv) + x_offset
-            tl.store(dy + at, tl.trans(to_y), mask=inside & (side + SIDES > 1))
+            tl.store(dy + offsets, tl.trans(to_y), mask=mask & (side + SIDES > 1))
             state, other = other, state
             tl.debug_barrier()  # the next side loads what other threads have stored in da and scratch

@@ -82,44 +82,48 @@ def product(x, y, PRECISION):
 
 @triton.jit
 def block_offsets(stride, first, HEIGHT, BLOCK):
-    """Compute the memory offsets [HEIGHT, BLOCK] of a block of a row-major matrix.
+    """Compute the memory offsets [HEIGHT, BLOCK] of the elements of a block of a row-major matrix.
 
-    The block has the first HEIGHT rows, ``stride`` elements apart, and BLOCK columns from ``first`` on.
+    The block has the first HEIGHT rows, ``stride`` elements apart, and BLOCK columns beginning at ``first``.
     """
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
-def load_rows(x, stride, exists, first, L, BLOCK_L):
-    """Load the columns from ``first`` on of a matrix with L columns as float32.
+def load_rows(x, stride, row_mask, first, L, BLOCK_L):
+    """Load a float32 block [BLOCK_T, BLOCK_L] of a matrix x with L columns, from the column ``first`` on.
 
-    Rows where the mask ``exists`` is False, and columns beyond L, are 0.
+    Rows are ``stride`` elements apart. Rows where ``row_mask`` is False, and columns beyond L, are 0.
     """
-    inside = exists[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
-    at = block_offsets(stride, first, exists.shape[0], BLOCK_L)
-    return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    mask = row_mask[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
+    offsets = block_offsets(stride, first, row_mask.shape[0], BLOCK_L)
+    return tl.load(x + offsets, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def load_chunk(x, at, inside, POLICY):
-    """Load a chunk of the queries, keys, values or output gradients at the offsets ``at``.
+def load_chunk(x, offsets, mask, POLICY):
+    """Load a chunk [BLOCK_T, BLOCK_K] of elements from the address x plus ``offsets``, or 0 outside ``mask``.
 
-    Elements where the mask ``inside`` is False are 0. POLICY is a hint for the GPU cache.
+    Offsets and mask have the same shape as the chunk. POLICY: cache eviction policy.
     """
-    return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
+    return tl.load(x + offsets, mask=mask, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
 def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
-    """Locate chunk i of this program's segment, and compute its masks.
+    """Compute where chunk i of this program's segment is in memory, and the masks for loading it.
+
+    A chunk is a block of BLOCK_T positions, and a segment is a run of ``chunks`` chunks. x_b, x_h and x_t are
+    the strides of q, k and v for examples, heads and positions; a_b, a_h and a_t are those of the pack
+    weights.
 
     Returns:
         - index of the first position, counted over all heads.
         - index of the example.
         - index of the first position in its sequence.
         - offsets of the chunk in q, k and v, and in the pack weights.
-        - masks [BLOCK_T] of the positions that exist, and of those that are no padding.
-        - offsets and mask [BLOCK_T, BLOCK_K] of the elements of the chunk.
+        - masks [BLOCK_T], True at existing positions, and at existing positions that are not padding.
+        - offsets and mask [BLOCK_T, BLOCK_K] of the elements of the chunk, for :func:`load_chunk`.
     """
     bh = (tl.program_id(0) // segments).to(tl.int64)
     b, h = bh // H, bh % H
@@ -128,29 +132,37 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
     real = exists
     if padding is not None:
         real = exists & (tl.load(padding + b * T + start + tl.arange(0, BLOCK_T), mask=exists, other=1) == 0)
-    inside = exists[:, None] & (tl.arange(0, BLOCK_K) < K)[None, :]
+    mask = exists[:, None] & (tl.arange(0, BLOCK_K) < K)[None, :]
     long = start.to(tl.int64)
     x_offset, a_offset = b * x_b + h * x_h + long * x_t, b * a_b + h * a_h + long * a_t
     row = bh * segments * chunks * BLOCK_T + start
-    return row, b, start, x_offset, a_offset, exists, real, block_offsets(x_t, 0, BLOCK_T, BLOCK_K), inside
+    return row, b, start, x_offset, a_offset, exists, real, block_offsets(x_t, 0, BLOCK_T, BLOCK_K), mask
 
 
 @triton.jit
 def load_times(row, start, reciprocal, ages, BLOCK_T):
-    """Return the factors 1/t and the ages [BLOCK_T] of a chunk, and the age of its last position."""
-    at = row + tl.arange(0, BLOCK_T)
+    """Load the factors 1/t and the cumulative decay of the BLOCK_T positions t of a chunk.
+
+    Return the factors [BLOCK_T], the ages [BLOCK_T], which are negative log decays since the start of the
+    chunk, and the age of the last position. row: index of the first position over all heads, and ``start`` in
+    its sequence. Without ``reciprocal``, 1/t is computed from the position. Without ``ages``, all ages are 0.
+    """
+    offsets = row + tl.arange(0, BLOCK_T)
     inverse = 1.0 / (start + 1 + tl.arange(0, BLOCK_T)).to(tl.float32)
     age, end = tl.zeros((BLOCK_T,), dtype=tl.float32), 0.0
     if reciprocal is not None:
-        inverse = tl.load(reciprocal + at)
+        inverse = tl.load(reciprocal + offsets)
     if ages is not None:
-        age, end = tl.load(ages + at), tl.load(ages + row + BLOCK_T - 1)
+        age, end = tl.load(ages + offsets), tl.load(ages + row + BLOCK_T - 1)
     return inverse, age, end
 
 
 @triton.jit
 def apply_decay(x, age, J):
-    """Apply the decay and the causal mask to dot products of positions t and j, or j and t if J is 1."""
+    """Multiply dot products x_tj of a chunk by the decay exp(age_j - age_t) if j <= t, otherwise by 0.
+
+    age: negative log decays [BLOCK_T]. x is indexed by (t, j), or by (j, t) if J is 1.
+    """
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
     return tl.where(tl.expand_dims(i, J) <= tl.expand_dims(i, 1 - J), x, 0.0)
@@ -167,8 +179,10 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
         state = exp(-span) * state + sum over the segment
 
-    STEP is -1 for the segments before and 1 for those after. Returns the two states, and the memory of this
-    program for states that do not fit into registers.
+    ``sums`` are the sums over each segment, and ``spans`` the negative log decay over each segment. STEP is
+    -1 for the segments before and 1 for those after. SIDES is 1 if keys and values are the same tensor, so
+    that both states are equal, and otherwise 2. Returns the two states, and the part of ``memory`` that holds
+    the states of this program if they do not fit into registers.
     """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
@@ -179,14 +193,14 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
     for side in range(2 if STATES else 0):
         for first in range(0, WIDTH, BLOCK_L):
             state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-            at = side * ((SIDES - 1) * BLOCK_K * WIDTH) + block_offsets(WIDTH, first, BLOCK_K, BLOCK_L)
+            offsets = side * ((SIDES - 1) * BLOCK_K * WIDTH) + block_offsets(WIDTH, first, BLOCK_K, BLOCK_L)
             for i in range(count):
                 one = own + STEP * (count - i)
                 if spans is not None:
                     state *= tl.exp(-tl.load(spans + one))
-                state += tl.load(sums + one * (SIDES * BLOCK_K * WIDTH) + at)
+                state += tl.load(sums + one * (SIDES * BLOCK_K * WIDTH) + offsets)
             if WIDTH > BLOCK_L:
-                tl.store(memory + at, state)
+                tl.store(memory + offsets, state)
         state, other = other, state
     if STATES and WIDTH > BLOCK_L:
         tl.debug_barrier()  # other threads load what this thread has stored
@@ -195,7 +209,10 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
 @triton.jit
 def read_state(state, memory, first, STATES, WIDTH):
-    """Return the columns ``first`` to ``first + BLOCK_L - 1`` of a state, from registers or from memory."""
+    """Return BLOCK_L columns, beginning at ``first``, of a state [BLOCK_K, WIDTH].
+
+    If the state has more than BLOCK_L columns, they are loaded from ``memory`` instead of registers.
+    """
     if STATES and WIDTH > state.shape[1]:
         state = tl.load(memory + block_offsets(WIDTH, first, state.shape[0], state.shape[1]))
     return state
@@ -203,23 +220,28 @@ def read_state(state, memory, first, STATES, WIDTH):
 
 @triton.jit
 def advance_states(
-    state, other, memory, x, other_x, at, inside, y, other_y, stride, exists, factor, other_factor, end, L,
-    SIDES, WIDTH, PRECISION,
+    state, other, memory, x, other_x, offsets, mask, y, other_y, stride, row_mask, factor, other_factor, end,
+    L, SIDES, WIDTH, PRECISION,
 ):  # fmt: skip
-    """Update both states with one chunk: decay them, and add the chunk's sum of outer products.
+    """Decay both states, and add the outer products of one chunk of BLOCK_T positions to them.
 
-    A chunk is a block of BLOCK_T positions. The update is::
+    The states are [BLOCK_K, WIDTH] matrices. Return their new values, after the update::
 
         state = exp(-end) * state + x^T (factor * y)
         other = exp(-end) * other + other_x^T (other_factor * other_y)
+
+    ``end`` is the negative log decay over the chunk, and the factors are [BLOCK_T]. x and other_x point to
+    chunks, loaded with ``offsets`` and ``mask`` (see :func:`load_chunk`). y and other_y point to matrices
+    with L columns, loaded with ``stride`` and ``row_mask`` (see :func:`load_rows`). If SIDES is 1, only
+    ``state`` is updated. States wider than BLOCK_L are kept in ``memory``.
     """
     for side in range(SIDES):
         own, one = memory + side * (state.shape[0] * WIDTH), tl.where(side == 0, x, other_x)
         for first in range(0, WIDTH, state.shape[1]):
-            rows = load_rows(tl.where(side == 0, y, other_y), stride, exists, first, L, state.shape[1])
+            rows = load_rows(tl.where(side == 0, y, other_y), stride, row_mask, first, L, state.shape[1])
             rows *= tl.where(side == 0, factor, other_factor)[:, None]
             state = read_state(state, own, first, True, WIDTH) * tl.exp(-end)
-            state += product(tl.trans(load_chunk(one, at, inside, AGAIN)), rows, PRECISION)
+            state += product(tl.trans(load_chunk(one, offsets, mask, AGAIN)), rows, PRECISION)
             if WIDTH > state.shape[1]:
                 tl.store(own + block_offsets(WIDTH, first, state.shape[0], state.shape[1]), state)
         state, other = other, state
@@ -227,26 +249,34 @@ def advance_states(
 
 
 @triton.jit
-def causal_scores(x, y, at, inside, age, J, PRECISION):
-    """Compute the decayed, masked dot products of the chunks x and y: entry (t, j), or (j, t) if J is 1."""
-    scores = product(load_chunk(x, at, inside, FIRST), tl.trans(load_chunk(y, at, inside, FIRST)), PRECISION)
+def causal_scores(x, y, offsets, mask, age, J, PRECISION):
+    """Compute the decayed, causally masked dot products x_t . y_j of the positions of a chunk.
+
+    See :func:`load_chunk` for ``offsets`` and ``mask``, and :func:`apply_decay` for ``age`` and J.
+    """
+    scores = product(
+        load_chunk(x, offsets, mask, FIRST), tl.trans(load_chunk(y, offsets, mask, FIRST)), PRECISION
+    )
     return apply_decay(scores, age, J)
 
 
 @triton.jit
-def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
-    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state`` for each position t of a chunk."""
+def causal_sums(x, offsets, mask, scores, x_a, age, state, STATES, PRECISION):
+    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state``: sums over the chunk and over earlier chunks.
+
+    x_a: vectors a_j. STATES: False if there are no earlier chunks. Other arguments as in :func:`load_chunk`.
+    """
     sums = product(scores, x_a, PRECISION)
     if STATES:
-        sums += product(load_chunk(x, at, inside, AGAIN), state, PRECISION) * tl.exp(-age)[:, None]
+        sums += product(load_chunk(x, offsets, mask, AGAIN), state, PRECISION) * tl.exp(-age)[:, None]
     return sums
 
 
 @triton.jit
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
-    """Load a mask [1, BLOCK_L] of the rows of P from ``first`` on, for the example b.
+    """Load a mask [1, BLOCK_L] of rows of the packed sequence P, for the example with index b.
 
-    True at rows that exist and are not masked.
+    The rows begin with index ``first``. True at rows that exist (P has L rows) and are not padding.
     """
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
@@ -257,15 +287,17 @@ def load_row_mask(packed_padding, b, first, L, BLOCK_L):
 
 @triton.jit
 def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_L):
-    """Draw the dropout factors [BLOCK_T, BLOCK_L] of a block of unpack weights.
+    """Draw dropout factors [BLOCK_T, BLOCK_L] for attention weights over rows of the packed sequence P.
 
-    A factor is 0 or ``boost``, or 1 if there is no seed. It depends only on the seed and on the index of its
-    weight, so the backward pass draws the same factors.
+    A factor is 0 with probability ``dropout``, otherwise ``boost`` = 1 / (1 - dropout). All factors are 1 if
+    there is no seed. A factor depends only on the seed and on the index of its weight, so the backward pass
+    draws the same factors. position: index of the first position over all heads. first: index of the first
+    row of P.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
-        at = position * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)
-        factor = tl.where(tl.rand(tl.load(seed), at, n_rounds=PHILOX_ROUNDS) >= dropout, boost, 0.0)
+        offsets = position * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)
+        factor = tl.where(tl.rand(tl.load(seed), offsets, n_rounds=PHILOX_ROUNDS) >= dropout, boost, 0.0)
     return factor
 
 
@@ -278,20 +310,23 @@ def segment_sums_kernel(
     """Compute the decayed sums of ``k_j^T a_j`` and of ``v_j^T a_j`` over the positions j of each segment.
 
     k_j, v_j and a_j are the key, the value and the pack weights of position j. A chunk is a block of BLOCK_T
-    positions, and a segment is a run of chunks. Each program goes through the chunks of one segment in
-    order::
+    positions, and a segment is a run of chunks. Each program goes through the chunks of one segment in order.
+    For x = k or v, it computes::
 
         state = exp(-end) * state + x^T (exp(age - end) * a)
+
+    ``age`` is the negative log decay of a position since the start of its chunk, and ``end`` that of the last
+    position. The sums are stored in ``sums``.
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
     for i in range(chunks):
-        row, b, start, x_offset, a_offset, exists, real, at, inside = locate_chunk(
+        row, b, start, x_offset, a_offset, exists, real, offsets, mask = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         x_a = load_rows(a + a_offset, a_t, real, first, L, COLUMNS) * tl.exp(age - end)[:, None]
-        x = load_chunk(tl.where(side == 0, k, v) + x_offset, at, inside, AGAIN)
+        x = load_chunk(tl.where(side == 0, k, v) + x_offset, offsets, mask, AGAIN)
         state = state * tl.exp(-end) + product(tl.trans(x), x_a, PRECISION)
     place = (tl.program_id(0).to(tl.int64) * SIDES + side) * (BLOCK_K * WIDTH)
     tl.store(sums + place + block_offsets(WIDTH, first, BLOCK_K, COLUMNS), state)
@@ -311,21 +346,24 @@ def forward_kernel(
         logits_t = (K^-0.5 / t) sum_{j<=t} D_tj (q_t . k_j) a_j        [L]
         u_t = dropout(softmax(logits_t))                             unpack weights [L]
         out_t = (1 / t) sum_{j<=t} D_tj (u_t . a_j) v_j                [K]
+
+    D_tj is the decay from position j to position t (1 without decay), and L the number of rows of the packed
+    sequence P. The results are stored in ``out`` and ``lse``.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_offset, a_offset, exists, real, at, inside = locate_chunk(
+        row, b, start, x_offset, a_offset, exists, real, offsets, mask = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
-        scores = causal_scores(q + x_offset, k + x_offset, at, inside, age, 0, PRECISION)
+        scores = causal_scores(q + x_offset, k + x_offset, offsets, mask, age, 0, PRECISION)
         top, total = tl.full((BLOCK_T,), MASKED_LOGIT, tl.float32), tl.zeros((BLOCK_T,), tl.float32)
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . U'_t
         y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for first in range(0, WIDTH, BLOCK_L):
             x_a = load_rows(a + a_offset, a_t, real, first, L, BLOCK_L)
             now = read_state(state, scratch, first, STATES, WIDTH)
-            logits = causal_sums(q + x_offset, at, inside, scores, x_a, age, now, STATES, PRECISION)
+            logits = causal_sums(q + x_offset, offsets, mask, scores, x_a, age, now, STATES, PRECISION)
             included = load_row_mask(packed_padding, b, first, L, BLOCK_L)
             logits = tl.where(included, logits * (inverse * K**-0.5)[:, None], MASKED_LOGIT)
             new_top = tl.maximum(top, tl.max(logits, 1))
@@ -339,14 +377,14 @@ def forward_kernel(
                 y = y * shrink[None, :] + product(s, tl.trans(weights * tl.exp(-age)[:, None]), PRECISION)
         total = tl.where(total > 0.0, total, 1.0)  # if all rows of P are masked, the output is zero
         y += product(
-            tl.trans(load_chunk(v + x_offset, at, inside, LAST)), apply_decay(mixed, age, 1), PRECISION
+            tl.trans(load_chunk(v + x_offset, offsets, mask, LAST)), apply_decay(mixed, age, 1), PRECISION
         )
-        tl.store(out + x_offset + at, tl.trans(y * (inverse / total)[None, :]), mask=inside)
+        tl.store(out + x_offset + offsets, tl.trans(y * (inverse / total)[None, :]), mask=mask)
         tl.store(lse + row + tl.arange(0, BLOCK_T), top + tl.log(total))
         if STATES:
             left = tl.exp(age - end)
             state, other = advance_states(
-                state, other, scratch, k + x_offset, v + x_offset, at, inside, a + a_offset,
+                state, other, scratch, k + x_offset, v + x_offset, offsets, mask, a + a_offset,
                 a + a_offset, a_t, real, left, left, end, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
