@@ -34,10 +34,9 @@ def bind() -> None:
 
 
 def handle_stop_signals(handler: Any) -> Dict[int, Any]:
-    """Install a handler for termination signals such as SIGTERM, and return the previous handlers by signal.
+    """Install a handler for termination signals such as SIGTERM, and return the previous ones by signal.
 
-    Ignored signals, such as SIGHUP under nohup, remain ignored. Outside the main thread, nothing is
-    installed.
+    Ignored signals stay ignored, such as SIGHUP under nohup. Outside the main thread, nothing is installed.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}

@@ -37,10 +37,9 @@ def progress(
 def progress_bar(
     description: str, total: Optional[int] = None, unit: str = "lines", items: Optional[Iterable] = None
 ) -> Any:
-    """Create a tqdm progress bar.
+    """Create a tqdm progress bar, which the caller closes or uses as a context manager.
 
-    The caller advances it with ``update(n)``, or iterates over it if ``items`` are given. The caller also
-    closes it, or uses it as a context manager.
+    The caller advances it with ``update(n)``, or iterates over it if ``items`` are given.
     """
     return tqdm(
         items, description, total, unit=f" {unit}", mininterval=0.5, leave=False, disable=not is_shown()

@@ -53,8 +53,8 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
     """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
 
-    number: one-based sentence numbers [B, S] of the source tokens. A sentence beyond the last counts all
-    tokens.
+    number: one-based sentence numbers [B, S] of the source tokens. Beyond the last sentence, all tokens
+    count.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -144,8 +144,7 @@ def luna_variant(
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
     """Return the description of a Transformer with another paper's attention, such as "linformer".
 
-    It is measured only if ``--with`` names it. It supports translation if the attention can be causal and
-    cross-attention.
+    It is measured only if ``--with`` names it, and translates if the attention has causal and cross variants.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):

@@ -150,7 +150,7 @@ class Section:
     changed: Callable[[], Any] = lambda: None
 
     def set_running(self, name: str) -> None:
-        """Note which implementation is being measured ("" for none), and call ``changed``."""
+        """Store the name of the implementation that is being measured ("" for none), and call ``changed``."""
         self.running = name
         self.changed()
 

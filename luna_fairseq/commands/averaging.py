@@ -158,11 +158,10 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 
 
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
-    """Make averaged tensors share storage again, such as tied embeddings.
+    """Make averaged tensors, such as tied embeddings, share storage as before averaging, in place.
 
-    storage_keys: maps each tensor name to a key, which is equal for tensors that shared storage before
-    averaging. Tensors whose averages differ remain separate, because an earlier checkpoint stored them
-    separately.
+    storage_keys: maps each tensor name to a key, which is equal for tensors that shared storage. Tensors
+    whose averages differ remain separate, because an earlier checkpoint stored them separately.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

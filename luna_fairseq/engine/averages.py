@@ -19,13 +19,13 @@ AVERAGED_WEIGHTS = Patch(
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA._step_internal")
 def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates: Any = None) -> Any:
-    """Replace fairseq's ``EMA._step_internal``: average a tied tensor once, whatever its number of names."""
+    """Wrap fairseq's ``EMA._step_internal``: average a tied tensor once, whatever its number of names."""
     return step(self, _WithoutNames(new_model, _repeated_names(self)), updates)
 
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA.restore")
 def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32_params: bool = False) -> Any:
-    """Replace fairseq's ``EMA.restore``: load averages, and assign them to all names of a tied tensor."""
+    """Wrap fairseq's ``EMA.restore``: load averages, and assign them to all names of a tied tensor."""
     repeated = {name: first for name, first in _repeated_names(self).items() if first in state_dict}
     state_dict = {**{name: state_dict[first] for name, first in repeated.items()}, **state_dict}
     return restore(self, state_dict, build_fp32_params)
@@ -57,7 +57,7 @@ class _WithoutNames:
 
 @AVERAGED_WEIGHTS.replaces("fairseq.trainer:Trainer._build_ema")
 def _average_in_float32(build: Function, self: Any) -> None:
-    """Replace fairseq's ``Trainer._build_ema``: with --fp16 or --bf16, average in float32 (--ema-fp32)."""
+    """Wrap fairseq's ``Trainer._build_ema``: with --fp16 or --bf16, average in float32 (--ema-fp32)."""
     common, ema = self.cfg.common, self.cfg.ema
     if ema.store_ema and (common.fp16 or common.bf16) and not ema.ema_fp32:
         logger.info("--store-ema averages in float32 (--ema-fp32), because the weights have 16 bits")

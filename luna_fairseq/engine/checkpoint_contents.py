@@ -69,7 +69,7 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Replace fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file is damaged or does not fit.
+    """Wrap fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file is damaged or does not fit.
 
     The run that saved the checkpoint is attached to ``task_state`` and ``extra_state`` as :class:`Origin`.
     """
@@ -131,7 +131,7 @@ def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] =
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Replace ``FairseqTask.load_state_dict``: first check that the task matches the checkpoint's run."""
+    """Wrap ``FairseqTask.load_state_dict``: first check that the task matches the checkpoint's run."""
     if isinstance(state_dict, LoadedState):
         origin = state_dict.origin
         same_training.check_identity(origin.path, origin.identity, same_training.task_identity(self))
@@ -143,7 +143,7 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 def _save_with_training_info(
     save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any
 ) -> Any:
-    """Replace ``Trainer.save_checkpoint``: add data to the checkpoint that is checked when it is loaded.
+    """Wrap ``Trainer.save_checkpoint``: add data to the checkpoint that is checked when it is loaded.
 
     The data are software versions, task settings, dictionary fingerprints and the counter of --patience.
     """
@@ -156,7 +156,7 @@ def _save_with_training_info(
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Replace ``Trainer.load_checkpoint``: load a checkpoint, and check that it belongs to this run."""
+    """Wrap ``Trainer.load_checkpoint``: load a checkpoint, and check that it belongs to this run."""
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
     reset_optimizer = arguments.get("reset_optimizer", False)
     # Only messages of this logger are written to --log-file.

@@ -16,7 +16,7 @@ def patience_state() -> Dict[str, Any]:
 
 
 def restore_patience(extra_state: Dict[str, Any]) -> None:
-    """Restore the counter of --patience from a checkpoint's ``extra_state``, if it is stored there."""
+    """Restore the counter of --patience from a checkpoint's ``extra_state``, if the state contains it."""
     function = _find_function()
     if function is not None and "patience" in extra_state:
         function.best, function.num_runs = extra_state["patience"]

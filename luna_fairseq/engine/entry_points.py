@@ -32,7 +32,7 @@ OUR_OPTIONS = Patch(
 
 @ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
-    """Replace fairseq's ``import_user_module``: accept any path to a --user-dir that is already imported.
+    """Wrap fairseq's ``import_user_module``: accept any path to a --user-dir that is already imported.
 
     A different copy of the package raises InputError.
     """
@@ -57,7 +57,7 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 
 @OUR_OPTIONS.replaces("fairseq.options:parse_args_and_arch")
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-    """Replace fairseq's ``parse_args_and_arch``: add and check options of this package's models and tasks.
+    """Wrap fairseq's ``parse_args_and_arch``: add and check options of this package's models and tasks.
 
     ``--int8`` and ``--shortlist`` are converted to ``--model-overrides``. ``--int8`` also sets ``--cpu``.
     """
@@ -93,7 +93,7 @@ def _add_model_options(parser: ArgumentParser) -> None:
 def _build_our_generator(
     build: Function, self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *more: Any, **kwargs: Any
 ) -> Any:
-    """Replace ``FairseqTask.build_generator``: the model chooses the generator class if the task does not."""
+    """Wrap ``FairseqTask.build_generator``: the model chooses the generator class if the task does not."""
     if seq_gen_cls is None and all(hasattr(model, "choose_generator") for model in models):
         seq_gen_cls = models[0].choose_generator(args)
     return build(self, models, args, seq_gen_cls, *more, **kwargs)
@@ -101,7 +101,7 @@ def _build_our_generator(
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Replace fairseq-train's ``add_defaults``: apply the preset of --arch, then the model defaults.
+    """Wrap fairseq-train's ``add_defaults``: apply the preset of --arch, then the model defaults.
 
     fairseq-hydra-train applies only the defaults, so --arch would have no effect. It imports plugins after
     parsing the options, so they are checked here.

@@ -38,7 +38,7 @@ OLD_LAYERS = Patch(
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replace the encoder layer's ``__init__``: remove the second copy of the weights."""
+    """Wrap the encoder layer's ``__init__``: remove the second copy of the weights."""
     init(self, *args, **kwargs)
     for name in _DUPLICATES:
         delattr(self, name)
@@ -58,7 +58,7 @@ def _load_without_duplicates(
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replace the ``__init__`` of sinusoidal position embeddings: do not save the buffer ``_float_tensor``.
+    """Wrap the ``__init__`` of sinusoidal position embeddings: do not save the buffer ``_float_tensor``.
 
     The buffer is uninitialized, so identical runs would write different checkpoints.
     """

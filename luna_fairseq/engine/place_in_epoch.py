@@ -28,7 +28,7 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replace ``FairseqTask.get_batch_iterator``: build the batches of an uninterrupted run in a resumed one.
+    """Wrap ``FairseqTask.get_batch_iterator``: build the batches of an uninterrupted run in a resumed one.
 
     An uninterrupted run builds its batches once, in the first epoch, and shuffles them in each epoch. A
     resumed run therefore also builds the batches of the first epoch, and then advances to its current epoch.
@@ -51,7 +51,7 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.state_dict")
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Replace the epoch iterator's ``state_dict``: add the number of processes and a checksum of the batches.
+    """Wrap the epoch iterator's ``state_dict``: add the number of processes and a checksum of the batches.
 
     When the state is restored, the checksum shows whether the batches are still the same.
     """
@@ -60,7 +60,7 @@ def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.load_state_dict")
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    """Replace the epoch iterator's ``load_state_dict``: continue after the batches already processed.
+    """Wrap the epoch iterator's ``load_state_dict``: continue after the batches already processed.
 
     If the batches have changed, the epoch is repeated and a warning is logged.
     """

@@ -38,7 +38,7 @@ PROCESSES = Patch(
 
 @PROCESSES.replaces("fairseq.distributed.utils:call_main")
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
-    """Replace fairseq's ``call_main``: run ``main`` in every process of a training job, on GPUs or CPUs.
+    """Wrap fairseq's ``call_main``: run ``main`` in every process of a training job, on GPUs or CPUs.
 
     The number of processes comes from the configuration or from torchrun's environment variables.
     """
@@ -118,7 +118,7 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Replace DistributedDataParallel in fairseq, so that it also accepts models on the CPU.
+    """Wrap fairseq's use of DistributedDataParallel, so that it also accepts models on the CPU.
 
     torch rejects device IDs for a model on the CPU, so they are omitted there.
     """

@@ -20,7 +20,7 @@ _COUNTERS = ("num_bad_epochs", "cooldown_counter")
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.state_dict")
 def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Replace ``state_dict`` of fairseq's reduce_lr_on_plateau schedule: also save its epoch counters.
+    """Wrap ``state_dict`` of fairseq's reduce_lr_on_plateau schedule: also save its epoch counters.
 
     They count the epochs without improvement, and the epochs left before such epochs count again.
     """
@@ -29,7 +29,7 @@ def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.load_state_dict")
 def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> None:
-    """Replace ``load_state_dict`` of fairseq's reduce_lr_on_plateau schedule: also load its epoch counters.
+    """Wrap ``load_state_dict`` of fairseq's reduce_lr_on_plateau schedule: also load its epoch counters.
 
     load_state_dict: fairseq's own method, which is called first. See :func:`_save_counters`.
     """

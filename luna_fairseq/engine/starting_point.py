@@ -31,7 +31,7 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-    """Replace fairseq's ``load_checkpoint``: choose an intact checkpoint to start training from, and load it.
+    """Wrap fairseq's ``load_checkpoint``: choose an intact checkpoint to start training from, and load it.
 
     Before loading, the checkpoint folder is locked and the validation batches are built, so that errors
     appear before the first epoch.

@@ -53,7 +53,7 @@ class StopRequest:
         return trainer.stop_request
 
     def receive(self, *_: Any) -> None:
-        """Note that SIGTERM or SIGHUP was received. This is the signal handler of a training process."""
+        """Set ``is_received``. This is the handler of a training process for SIGTERM and SIGHUP."""
         self.is_received = True
 
     def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
@@ -83,7 +83,7 @@ STOPPING.at_import(bind)
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replace fairseq's ``save_checkpoint``: save, and note the update count, so that no save is repeated."""
+    """Wrap fairseq's ``save_checkpoint``: save, and note the update count, so that no save is repeated."""
     result = save(cfg, trainer, *args, **kwargs)
     StopRequest.of(trainer).saved_at = trainer.get_num_updates()
     return result
@@ -91,7 +91,7 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Replace fairseq-train's ``train``: train for one epoch, unless a signal asks the run to stop.
+    """Wrap fairseq-train's ``train``: train for one epoch, unless a signal asks the run to stop.
 
     After a signal, save a checkpoint and exit. If the run has reached --max-update or was ended by
     --patience, return ([None], True): no validation loss, and stop.
@@ -123,7 +123,7 @@ def _stop_after_update(
     valid_subsets: Any,
     end_of_epoch: bool,
 ) -> Any:
-    """Replace fairseq-train's ``validate_and_save``: after a signal, also save a checkpoint and exit.
+    """Wrap fairseq-train's ``validate_and_save``: after a signal, also save a checkpoint and exit.
 
     At the end of an epoch, the process exits only before the next epoch, so that fairseq logs this one first.
     """
@@ -138,7 +138,7 @@ def _stop_after_update(
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Replace ``Trainer._aggregate_logging_outputs``: also sum how many processes have received a signal.
+    """Wrap ``Trainer._aggregate_logging_outputs``: also sum how many processes have received a signal.
 
     All processes then know after the same update that training must stop.
     """
@@ -151,7 +151,7 @@ def _sum_requests(
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replace ``EpochBatchIterator.__init__``: data loader workers ignore SIGTERM from a batch system."""
+    """Wrap ``EpochBatchIterator.__init__``: data loader workers ignore SIGTERM from a batch system."""
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 

@@ -77,7 +77,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file. ``about`` is its size, modification time and inode, used as cache key."""
+    """Return the SHA-256 of a file. The cache key is ``about``: its size, modification time and inode."""
     return sha256(path)
 
 

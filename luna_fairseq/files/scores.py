@@ -25,8 +25,7 @@ def write_scores(
 ) -> None:
     """Write translation scores to a JSON file, with the name and checksum of the translation.
 
-    origin: what was evaluated: the entries of :func:`describe_checkpoint` and "settings" of the search; or
-    empty.
+    origin: entries of :func:`describe_checkpoint` and "settings" of the search, or empty if unknown.
     """
     scored = {
         "translation": os.path.relpath(str(translation), str(path.absolute().parent)),

@@ -32,10 +32,10 @@ Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Return options of fairseq's nested configuration by their flat names. Missing ones are omitted.
+    """Return the options ``names`` of fairseq's nested configuration. Missing ones are omitted.
 
-    For example, ``encoder_embed_dim`` is the value of ``cfg.encoder.embed_dim``. fairseq has already filled
-    in the defaults.
+    For example, ``encoder_embed_dim`` is the value of ``cfg.encoder.embed_dim``. fairseq has already set
+    unset options to their defaults.
     """
     options = {}
     for name in names:

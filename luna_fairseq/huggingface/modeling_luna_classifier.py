@@ -140,8 +140,7 @@ class LunaForSequenceClassification(LunaClassifier):
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
         """Compute logits [B, ``config.num_labels``], and a loss if labels are given.
 
-        ``labels`` are class indices [B] for a cross-entropy, or target values for a squared error.
-        :meth:`LunaModel.forward` describes the other arguments.
+        ``labels`` are class indices [B], or target values for regression. See :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

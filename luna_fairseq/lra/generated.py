@@ -60,9 +60,9 @@ def generate_pathfinder(
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Draw an example for each number n in each range, with the seed ``f"{seed}-{n}"``.
+    """Draw one example for each number n in each range, with the seed ``f"{seed}-{n}"``.
 
-    Return a list of examples for each range. draw: function that maps a seed to an example.
+    Return a list of examples for each range. draw: function that maps a seed to an example and its label.
     """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 

@@ -99,16 +99,16 @@ class LRATask(FairseqTask):
         """True if the model classifies its output at ``<CLS>``, which is then prepended to sequences."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
-    def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
+    def store_dataset(self, split: str, fields: Dict[str, Any], sizes: np.ndarray) -> None:
         """Build and store the dataset of a split. It is shuffled unless ``--no-shuffle`` is given.
 
         Args:
             split: name of the split.
-            definition: nested dictionary of datasets, keyed by the names of the fields of a batch.
+            fields: nested dictionary of datasets, keyed by the names of the fields of a batch.
             sizes: length of each example.
         """
-        definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
-        dataset: FairseqDataset = NestedDictionaryDataset(definition, sizes=[sizes])
+        fields = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **fields}
+        dataset: FairseqDataset = NestedDictionaryDataset(fields, sizes=[sizes])
         if not self.cfg.no_shuffle:
             with data_utils.numpy_seed(self.cfg.seed):
                 order = np.random.permutation(len(dataset))
@@ -178,8 +178,8 @@ class LRATextTask(LRATask):
         )
         sizes = np.max([source.sizes for source in sources], axis=0)
         tokens = ConcatSentencesDataset(*sources) if self.pairs else sources[0]
-        definition = {"net_input": net_input, "target": target, "ntokens": NumelDataset(tokens, reduce=True)}
-        self.store_dataset(split, definition, sizes)
+        fields = {"net_input": net_input, "target": target, "ntokens": NumelDataset(tokens, reduce=True)}
+        self.store_dataset(split, fields, sizes)
 
     def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
         """Load token sequences, prepend ``<CLS>`` if the model needs it, and truncate long sequences."""
@@ -258,8 +258,8 @@ class LRAImageTask(LRATask):
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
         net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}
         ntokens = NumelDataset(source, reduce=True)
-        definition = {"net_input": net_input, "target": RawLabelDataset(labels), "ntokens": ntokens}
-        self.store_dataset(split, definition, source.sizes)
+        fields = {"net_input": net_input, "target": RawLabelDataset(labels), "ntokens": ntokens}
+        self.store_dataset(split, fields, source.sizes)
 
 
 class LRAImagesByTextTask(LRAImageTask):

@@ -175,8 +175,8 @@ class TextPreparation:
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.
 
-        texts: encoded text of each shard, to which lines are added. Returns the number of lines that fairseq
-        will skip, because they are too long for the preset options.
+        texts: encoded text of each shard, to which lines are added. Returns the number of lines that are too
+        long for the preset options, which fairseq will skip.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0

@@ -7,10 +7,9 @@ from torch import Tensor
 
 
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the first hypothesis of each sentence, and the index of its sentence for each hypothesis.
+    """Return the first hypothesis of each sentence, and the index of each hypothesis's sentence among them.
 
-    With them, the hypotheses of a sentence can share one cached source. sentences: sentence of each
-    hypothesis.
+    The hypotheses of a sentence can then share one cached source. sentences: sentence of each hypothesis.
     """
     remaining, index, counts = torch.unique_consecutive(sentences, return_inverse=True, return_counts=True)
     if torch.equal(counts, counts[:1].expand_as(counts)):

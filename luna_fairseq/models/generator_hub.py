@@ -216,10 +216,10 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that yields a temporary folder with copies of checkpoints.
+    """Context manager that yields a temporary folder with copies of several checkpoints of ``folder``.
 
-    The copies have the moving averages of ``--store-ema`` in place of the weights. ``names`` are the file
-    names in ``folder``, separated by ``:``, which the copies keep.
+    In them, the moving averages of ``--store-ema`` replace the weights. names: file names, separated by
+    ``:``.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):

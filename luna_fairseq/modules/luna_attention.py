@@ -239,8 +239,7 @@ class LunaAttention(ProjectingAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
 
-        The base class returns None. A subclass overrides this method to favour context tokens by their
-        positions.
+        By default, None. Subclasses override this method to favour context tokens by their positions.
         """
         return None
 
@@ -368,7 +367,7 @@ class LunaAttention(ProjectingAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
 
-        The base class returns None. A subclass overrides this method to favour rows of P by their positions.
+        By default, None. Subclasses override this method to favour rows of P by their positions.
         """
         return None
 

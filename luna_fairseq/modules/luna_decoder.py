@@ -65,16 +65,14 @@ class DecoderAttentions:
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
         """Build the attention to the source of one layer.
 
-        update_packed: False if no later layer uses the packed sequence P of this layer, so that an attention
-        that does not need P itself can omit pack attention.
+        update_packed: False if no later layer uses this layer's P, so that pack attention may be omitted.
         """
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the source positions that attention weights depend on, or return None if unneeded.
+        """Compute the source positions that attention weights depend on, if ``needs_geometry`` is True.
 
-        Called if ``needs_geometry`` is True. context: encoder output [S, B, C]. packed: packed sequence P [L,
-        B, C], which attends to the source. source: their padding masks.
+        context: encoder output [S, B, C]. packed: packed sequence P [L, B, C], which attends to the source.
         """
         raise NotImplementedError
 

@@ -58,10 +58,9 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions that attention weights depend on, once for all layers.
+        """Compute the token positions that attention weights depend on, if ``needs_geometry`` is True.
 
-        Called if ``needs_geometry`` is True. context: input X [S, B, C] of the first layer. packed: packed
-        sequence P [L, B, C]. source: their padding masks.
+        context: input X [S, B, C] of the first layer. packed: packed sequence P [L, B, C].
         """
         raise NotImplementedError
 

@@ -28,7 +28,7 @@ MAX_PENALTY = 50.0
 def naive_softmax_weights(
     q: Tensor, k: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the weights softmax(q k^T / sqrt(K) + bias) [.., T, S] by definition, in float32 or float64.
+    """Compute the attention weights softmax(q k^T / sqrt(K) + bias) [.., T, S] in float32 or float64.
 
     q is [.., T, K] and k is [.., S, K]. mask and bias broadcast to [.., T, S]; the mask is True at masked
     keys. A query whose keys are all masked has weights of zero.
@@ -94,7 +94,7 @@ def naive_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention by definition, and also return the weights [B, H, T, S] before dropout.
+    """Compute softmax attention naively, and also return the weights [B, H, T, S] before dropout.
 
     See :func:`luna_attention` for the arguments.
 

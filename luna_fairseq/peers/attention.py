@@ -133,7 +133,7 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the same output as :meth:`attend`, directly from the definition and in quadratic time."""
+        """Compute the same output as :meth:`attend` by the formula of the paper, in quadratic time."""
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
@@ -144,7 +144,7 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute what cross-attention caches of a context: a dictionary of tensors [B, ...].
+        """Return a dictionary of tensors [B, ...] of a context, which all decoding steps use.
 
         parts: tensors returned by :meth:`project_context`.
         """
@@ -153,9 +153,10 @@ class PeerAttention(ProjectingAttention):
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute cross-attention from a decoder input [T, B, C] to the result of :meth:`cache_context`.
+        """Compute cross-attention from a decoder input [T, B, C] to a context.
 
-        Return the output [B, H, T, K], and weights [B, H, T, S] (None if not needed or not available).
+        memory: result of :meth:`cache_context`. Return the output [B, H, T, K], and weights [B, H, T, S]
+        (None if not needed or not available).
         """
         raise NotImplementedError
 
@@ -274,10 +275,10 @@ class PeerAttention(ProjectingAttention):
     def attend_left_aligned(
         self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
     ) -> Tensor:
-        """Compute self-attention. If it counts positions from the first token, remove left padding for it.
+        """Compute self-attention.
 
-        The output [B, H, T, K] is aligned like the input. attend: :meth:`attend` (None) or
-        :meth:`attend_naively`.
+        If it counts positions from the first token, left padding is moved to the right first. The output [B,
+        H, T, K] is aligned like the input. attend: :meth:`attend` (None) or :meth:`attend_naively`.
         """
         attend = attend or self.attend
         if not self.needs_left_alignment or padding_mask is None:

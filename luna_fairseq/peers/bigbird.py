@@ -31,10 +31,9 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a fixed random score [blocks, blocks] for each pair of a query block and a key block.
+        """Return a fixed random score [blocks, blocks] for each query block and key block.
 
-        A query block attends to the key blocks with the highest scores. Shorter sequences use the top-left
-        part of the matrix drawn for the maximum length.
+        A block attends to those with the highest scores. Shorter sequences use the top left of the matrix.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))

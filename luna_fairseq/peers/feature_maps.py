@@ -80,7 +80,7 @@ class FeatureMapAttention(PeerAttention):
     ) -> Parts:
         """Return a tuple of the tensor from which :meth:`least_divisor` computes its bound, by default ().
 
-        before: this tensor [B, 1 or H, 1, 1] at the last earlier position (None at the start).
+        before: the same tensor [B, 1 or H, 1, 1] at the last earlier position (None at the start).
         """
         return ()
 

@@ -17,9 +17,9 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention with this name for a layer of the encoder or, if causal or cross, the decoder.
+    """Build the attention named ``name`` for an encoder or decoder layer, with the sizes in ``cfg``.
 
-    form: "bidirectional" (encoder), "causal" or "cross". The sizes come from the configuration ``cfg``.
+    form: "bidirectional" (encoder), "causal" or "cross" (decoder).
     """
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder

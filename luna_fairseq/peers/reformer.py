@@ -88,9 +88,9 @@ class ReformerAttention(PeerAttention):
     ) -> Tuple[Tensor, Tensor]:
         """Compute the attention of hashing round r, on positions sorted by bucket and split into blocks.
 
-        The keys of a query lie in its own block and in the neighbouring blocks. The codes [B, H, rounds, T]
-        number the positions in the sorted order of each round. From them follows in how many rounds a key is
-        found.
+        The keys of a query are in its own block and in the neighbouring blocks. qk, v: shared queries and
+        keys, and values, [B, H, T, K]. codes: index [B, H, rounds, T] of each position in the sorted order of
+        each round, which shows in how many rounds a key is found. order: sorted positions.
 
         Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in the sorted
         order.

@@ -228,10 +228,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
         """Decode the positions of token embeddings x [B, T, width], and update ``state`` in place.
 
-        attend: function ``(queries, position of the first query) -> (contexts, weights)``.
-
-        Return the features and the attention weights. T must be 1 if the context is an input of the recurrent
-        cell.
+        attend: function ``(queries, position of the first query) -> (contexts, weights)``. position: index of
+        the first position. Return the features and the attention weights. T must be 1 if the context is an
+        input of the recurrent cell.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)

@@ -46,8 +46,7 @@ def build_parser() -> CommandParser:
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     """Return the source and the target language of the training text in a folder, such as ("en", "de").
 
-    source, target: languages that the user has named, or None. If they leave several pairs, InputError is
-    raised.
+    source, target: languages that the user has named, or None. Raises InputError if several pairs match.
     """
     found = find_language_pairs(folder)
     if source is not None and target is not None:

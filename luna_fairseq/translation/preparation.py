@@ -204,7 +204,10 @@ class Preparation:
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text and write it. Return the file name, no counts."""
+        """Learn the subword model from the training text and write it.
+
+        Return the file name, and no counts.
+        """
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:

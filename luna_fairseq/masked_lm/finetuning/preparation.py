@@ -81,8 +81,7 @@ class TaskPreparation:
     def _check_unknown(self, unknown: Mapping[str, int], tokens: Mapping[str, int]) -> None:
         """Raise InputError if more than ``--max-unknown`` percent of the tokens of a split are unknown.
 
-        unknown, tokens: number of unknown tokens and of all tokens by split. Word dictionaries are not
-        checked.
+        unknown, tokens: number of unknown tokens and of all tokens by split.
         """
         if self.tokenizer:  # a dictionary of words may be incomplete
             check_unknown(unknown, tokens, self.options.max_unknown)

@@ -1,4 +1,4 @@
-"""Naive causal linear attention: the definition, as a loop over positions. It is the reference of tests."""
+"""Naive causal linear attention: the formula, as a loop over positions. It is the reference of tests."""
 
 from typing import List, Optional
 
@@ -9,7 +9,7 @@ from torch import Tensor
 def naive_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute causal linear attention by definition.
+    """Compute causal linear attention as a loop over positions, a reference for faster implementations.
 
     The state is S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t, and the output x_t S_t.
 

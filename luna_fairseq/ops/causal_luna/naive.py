@@ -56,7 +56,7 @@ def naive_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute causal Luna attention by definition, and also return the unpack weights.
+    """Compute causal Luna attention by its formula, unoptimized, and also return the unpack weights.
 
     See :func:`luna_fairseq.ops.causal_luna` for the formula and the arguments.
 
