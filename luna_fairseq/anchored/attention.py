@@ -107,9 +107,10 @@ class AnchoredAttention(LunaAttention):
     def build_anchors(
         self, anchor_strength: float, diagonal: bool = False, builders: Builders = TORCH
     ) -> None:
-        """Build the parameters that anchored attention adds to Luna attention, such as distance biases.
+        """Build the parameters of the distance biases and, with ``diagonal``, of the diagonal prior.
 
-        Their order is fixed, because the optimizer state in a checkpoint stores parameters by order.
+        anchor_strength: initial factor of distances. The order of the parameters is fixed, because the
+        optimizer state in a checkpoint stores them by order.
         """
         if self.reads_tokens:
             self.token_k_proj = builders.linear(build_projection(self.embed_dim))

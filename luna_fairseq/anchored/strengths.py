@@ -59,7 +59,7 @@ class AnchorBias(LearnedStrength):
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return initial strengths ``4 * 2^(-8 h / H)`` of the distance bias in unpack attention.
+    """Return initial strengths ``4 * 2^(-8 h / H)`` of the distance bias for heads h = 0 .. H - 1.
 
     Head h = 0 is the most local, and head H - 1 attends to all segments almost equally.
     """

@@ -158,7 +158,7 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
     """Draw a curve of the quantity ``label`` over the sequence length for each implementation.
 
-    If the measurements have no length, draw one point for each.
+    ax: matplotlib axes. If the measurements have no length, draw one point for each.
     """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]

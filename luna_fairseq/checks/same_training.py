@@ -139,7 +139,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe the options in which a checkpoint's model and this run's model differ, or return ""."""
+    """Describe how the model options of a checkpoint (``stored``) and a run (``ours``) differ, or ""."""
     found = find_differences(stored, ours)
     if not found:
         return ""

@@ -118,7 +118,10 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes."""
+    """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes.
+
+    first, other: properties of the checkpoints, from :func:`describe_checkpoint`.
+    """
     changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
     shared = stored[0].keys() & stored[1].keys()

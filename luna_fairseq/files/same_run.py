@@ -135,7 +135,7 @@ def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
     """Parse a fairseq-train command, without the options ``names`` and without marked model options.
 
-    mark: key of the mark in the metadata of a model option.
+    words: arguments of the command. mark: key of the mark in the metadata of a model option.
     """
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)

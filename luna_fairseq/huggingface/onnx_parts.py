@@ -65,7 +65,7 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """ONNX graph that encodes a source and computes the memory, tensors that every decoding step reads.
+    """ONNX graph that encodes a source and computes the memory, the tensors that every decoding step uses.
 
     Attributes:
         example: memory of an example batch, whose structure all batches share.
@@ -81,7 +81,7 @@ class ReadSource(nn.Module):
         self.output_names = name_tensors("memory", self.example)
 
     def read(self, input_ids: Tensor) -> DecoderMemory:
-        """Encode source token ids [B, S], and return the tensors that every decoding step reads."""
+        """Encode source token ids [B, S], and return the cached tensors that every decoding step uses."""
         out = self.model.luna.encoder(input_ids, return_dict=True)
         # The masks are passed even if no value is True, so that every batch has the same tensors.
         source = Source(out.source_mask.eq(0), out.packed_mask.eq(0))

@@ -131,7 +131,8 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """Write the data of a task to a temporary folder, and rename it to the output folder when complete.
 
-    Returns the settings and the number of examples per split and class.
+    key: checksum of the input and the settings, for the record of the folder. Returns the settings and the
+    number of examples per split and class.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)

@@ -207,7 +207,8 @@ def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> An
 def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:
     """Wrap a decoder layer with FSDP if fairseq trains with it, so that its parameters are sharded.
 
-    FSDP gathers the parameters when ``forward`` is called, so ``read`` is called through ``forward`` too.
+    Layers with fewer than ``min_num_params`` parameters are not sharded. FSDP gathers the parameters when
+    ``forward`` is called, so ``read`` is called through ``forward`` too.
     """
     wrapped: Any = fsdp_wrap(layer, min_num_params=min_num_params)
     if wrapped is not layer:

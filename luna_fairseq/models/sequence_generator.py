@@ -77,7 +77,11 @@ class Ensemble(EnsembleModel):
     def compute_lprobs(
         self, tokens: Tensor, encoded: EncodedBatch, states: List[Dict[str, Any]], temperature: float
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute log-probabilities [R, N] of N possible tokens, and attention weights [R, S] or None."""
+        """Compute log-probabilities [R, N] of N possible next tokens for R hypotheses, and attention weights.
+
+        tokens: tokens so far. encoded: encoded sources. states: incremental state of each model. The weights
+        [R, S] over S source tokens may be None.
+        """
         lprobs, weights = [], []
         options = {} if self.needs_weights else {"alignment_layer": -1}  # the weights of no layer
         for i, (model, state) in enumerate(zip(self.models, states)):
@@ -369,7 +373,7 @@ class BatchSearch:
         return tokens.ne(self.generator.pad), values, columns
 
     def _find_ends(self, candidates: Candidates) -> Tensor:
-        """Return a mask [B, up to 2 K], True at continuations that end a hypothesis."""
+        """Return a mask [B, up to 2 K], True at candidates for B sentences that end a hypothesis."""
         ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
         first = ends[:, : self.beam_size]
         first &= ~self.unused[:, : first.size(1)]

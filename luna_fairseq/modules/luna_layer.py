@@ -59,7 +59,10 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(C) if normalize_packed else None
 
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
-        """Add the output x of a block to its input, with dropout. A post-norm layer normalizes the sum."""
+        """Add the output x of a block to its input ``residual``, with dropout.
+
+        A post-norm layer normalizes the sum.
+        """
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 

@@ -41,9 +41,9 @@ class DotScore(nn.Module):
         return memory
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S] of all pairs of decoder states and source tokens.
+        """Compute the scores [B, T, S] of all pairs of T decoder states and S source tokens.
 
-        positions: position [B, S] of each source token, not counting padding.
+        keys: result of :meth:`compute_keys`. positions: position [B, S] of each token, not counting padding.
         """
         return query @ keys.transpose(1, 2)
 

@@ -47,7 +47,7 @@ class ResampledNormal(nn.Module):
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a matrix [M, K] with orthogonal rows, each with the length of a normally distributed vector.
+    """Draw a matrix ``shape`` = [M, K] with orthogonal rows, each as long as a normally distributed vector.
 
     If M exceeds K, only the rows of the same block of K rows are orthogonal to each other.
     """

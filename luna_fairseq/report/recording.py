@@ -32,7 +32,7 @@ PACK, UNPACK, READ = "pack", "unpack", "read"
 Weights = Dict[str, Tensor]
 # Arguments of an attention module's forward call, keyed by name.
 Call = Dict[str, Any]
-Reader = Callable[[Any, Call], Weights]
+WeightFunction = Callable[[Any, Call], Weights]
 
 
 class AttentionRecord(NamedTuple):
@@ -71,9 +71,9 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
     stops: List[Callable[[], None]] = []
     try:
         for name, module in model.named_modules():
-            match, read = _ATTENTION_NAME.fullmatch(name), _find_reader(module)
-            if match is not None and read is not None:
-                recorder = _CallRecorder(read, match[1], int(match[2]), KINDS[match[3]], records)
+            match, compute_weights = _ATTENTION_NAME.fullmatch(name), _find_weight_function(module)
+            if match is not None and compute_weights is not None:
+                recorder = _CallRecorder(compute_weights, match[1], int(match[2]), KINDS[match[3]], records)
                 stops.append(_attach_recorder(module, recorder))
             # The fast path of fairseq 0.12.2 does not call the attention module.
             if getattr(module, "can_use_fastpath", False):
@@ -94,7 +94,12 @@ class _CallRecorder:
     """
 
     def __init__(
-        self, compute_weights: Reader, stack: str, layer: int, kind: str, records: List[AttentionRecord]
+        self,
+        compute_weights: WeightFunction,
+        stack: str,
+        layer: int,
+        kind: str,
+        records: List[AttentionRecord],
     ) -> None:
         self.compute_weights, self.stack, self.kind, self.records = compute_weights, stack, kind, records
         self.layers = count(layer)
@@ -140,7 +145,7 @@ def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[
     if isinstance(attention, LunaAttention):
         attention.watcher = recorder.record_luna
         return lambda: setattr(attention, "watcher", None)
-    names = _WATCHED[recorder.read]
+    names = _WATCHED[recorder.compute_weights]
     attention.watcher = lambda module, *values: recorder(module, dict(zip(names, values)))
     return lambda: setattr(attention, "watcher", None)
 
@@ -162,23 +167,23 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
     return attention.register_forward_pre_hook(hook, with_kwargs=True).remove
 
 
-def _find_reader(module: nn.Module) -> Optional[Reader]:
+def _find_weight_function(module: nn.Module) -> Optional[WeightFunction]:
     """Return the function that computes the attention weights of this kind of module, or None."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
-    for attention_class, read in _READERS.items():
+    for attention_class, compute_weights in _WEIGHT_FUNCTIONS.items():
         if isinstance(module, attention_class):
-            return read
+            return compute_weights
     return None
 
 
-def _read_luna(attention: LunaAttention, call: Call) -> Weights:
+def _compute_luna_weights(attention: LunaAttention, call: Call) -> Weights:
     """Compute the weights of non-causal Luna attention: "pack", "unpack" and their product "read"."""
     named = zip((PACK, UNPACK, READ), attention.weights(**call))
     return {name: value for name, value in named if value is not None}
 
 
-def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
+def _compute_causal_weights(attention: LunaCausalAttention, call: Call) -> Weights:
     """Compute the weights of causal Luna attention: "pack", "unpack" and the resulting "read".
 
     Position t attends to an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The
@@ -193,7 +198,7 @@ def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
     return {PACK: packed_tokens, UNPACK: unpack, READ: unpack @ packed_tokens * shares}
 
 
-def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
+def _compute_softmax_weights(attention: MultiheadAttention, call: Call) -> Weights:
     # torch's fused function does not return per-head weights. With an incremental state, fairseq computes
     # attention itself.
     """Compute the weights of fairseq's softmax attention. Return them under the name "read"."""
@@ -202,22 +207,22 @@ def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
     return {READ: weights.transpose(0, 1)}
 
 
-def _read_peer(attention: PeerAttention, call: Call) -> Weights:
+def _compute_peer_weights(attention: PeerAttention, call: Call) -> Weights:
     """Compute the weights of an attention from another paper. Return them under the name "read"."""
     return {READ: attention.value_weights(**call)}
 
 
-_READERS: Dict[type, Reader] = {
-    LunaAttention: _read_luna,
-    LunaCausalAttention: _read_causal,
-    MultiheadAttention: _read_softmax,
-    PeerAttention: _read_peer,
+_WEIGHT_FUNCTIONS: Dict[type, WeightFunction] = {
+    LunaAttention: _compute_luna_weights,
+    LunaCausalAttention: _compute_causal_weights,
+    MultiheadAttention: _compute_softmax_weights,
+    PeerAttention: _compute_peer_weights,
 }
 # Names of the arguments that an attention module passes to its watcher, after the module itself. The method
 # that returns the weights takes the same arguments.
-_WATCHED: Dict[Reader, Tuple[str, ...]] = {
-    _read_causal: ("query", "memory", "key_padding_mask"),
-    _read_peer: ("query", "key", "key_padding_mask"),
+_WATCHED: Dict[WeightFunction, Tuple[str, ...]] = {
+    _compute_causal_weights: ("query", "memory", "key_padding_mask"),
+    _compute_peer_weights: ("query", "key", "key_padding_mask"),
 }
 
 

@@ -116,7 +116,7 @@ def write_texts(
 
 
 def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) -> Encoder:
-    """Build an encoder that splits lines at spaces, encodes each word separately and caches the result."""
+    """Build an encoder that splits lines at spaces, encodes words with ``encode`` and caches the results."""
     cached = lru_cache(maxsize=WORDS)(encode)
     return Encoder(
         lambda lines: (list(chain.from_iterable(map(cached, line.split()))) for line in lines), pieces
@@ -157,7 +157,10 @@ def words_encoder() -> Encoder:
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder from a function that splits words. Pieces get IDs in order of first occurrence."""
+    """Build an encoder from a function that splits a word into pieces.
+
+    IDs are in order of first occurrence.
+    """
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:

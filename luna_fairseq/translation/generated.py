@@ -153,8 +153,8 @@ def _has_pieces(lines: Sequence[str]) -> bool:
 def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
     """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
-    This happens if both ``--bpe`` and ``--remove-bpe`` are given. In languages without spaces, nothing is
-    lost.
+    This happens if both ``--bpe`` and ``--remove-bpe`` are given. plain, decoded: ``H-`` and ``D-`` lines by
+    number. In languages without spaces, nothing is lost.
     """
     return (
         bool(decoded)

@@ -154,7 +154,10 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses."""
+    """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses.
+
+    subject, remedy: beginning and end of the error message.
+    """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
