@@ -148,12 +148,13 @@ def peer_variant(attention: str, **options: Any) -> ModelVariant:
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
-        architectures.update(translate="peer_transformer", decode="peer_transformer")
+        architectures.update(PEER_TRANSLATION)
     return ModelVariant(architectures, {"attention": attention, **options}, optional=True)
 
 
 PLAIN = {"translate": "luna", "decode": "luna", "masked_lm": "luna_masked_lm"}
 ANCHORED = {"translate": "luna_anchored", "decode": "luna_anchored"}
+PEER_TRANSLATION = {"translate": "peer_transformer", "decode": "peer_transformer"}
 INT8 = {"decode": "peer_transformer"}
 TEXT = {"classify": "transformer_lra_imdb"}
 # Models in the order of the output. {l} stands for each --projection-length.
@@ -167,6 +168,10 @@ MODELS: Dict[str, ModelVariant] = {
     "roberta-sdpa": ModelVariant({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
     **{f"peer-{name}": peer_variant(name) for name in ATTENTIONS},
     "peer-softmax-alibi": peer_variant("softmax", alibi=True),
+    # The distance penalties of the anchored model.
+    "peer-softmax-penalties": replace(
+        peer_variant("softmax", alibi=True, diagonal_prior=True), architectures=PEER_TRANSLATION
+    ),
     # fairseq's attention cannot be quantised, because it reads its weights directly. The peer's attention
     # can.
     "peer-softmax-int8": replace(peer_variant("softmax"), architectures=INT8, change=quantise),
