@@ -45,7 +45,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
-from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.luna_attention import LunaAttention, require_pack_weights
 from luna_fairseq.modules.memory import ReadWeights
 from luna_fairseq.ops.attention import is_eager_on_cpu
 
@@ -247,12 +247,12 @@ class AnchoredSelfAttention(AnchoredAttention):
         token_key, token_value = self.project_tokens(context)
         return memory._replace(token_key=token_key, token_value=token_value)
 
-    def read(
+    def attend_to_rows(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
-        return super().read(q, memory, source, geometry, need_weights)
+        return super().attend_to_rows(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias [B, H, S, L] of S tokens and L rows, which penalizes distant rows."""
@@ -385,18 +385,18 @@ class AnchoredCrossAttention(AnchoredAttention):
             places = prepare_places(*scalars, memory.key_place, mask)
         return DecodingMemory(*prepare_keys(key, value, bias, mask), places, first=L)
 
-    def read(
+    def attend_to_rows(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         if isinstance(memory, DecodingMemory):
             LOOKUP_FORMS.choose(memory, self.lookup)
             if need_weights:
-                self.saved_pack_weights(memory)
+                require_pack_weights(memory)
             target = None if geometry is None else geometry.target
-            return memory.read(q, target, dropout_probability(self.dropout_module))[0], None
+            return memory.attend(q, target, dropout_probability(self.dropout_module))[0], None
         if self.lookup:
             return self._look_up(q, memory, source, geometry, need_weights)
-        return super().read(q, memory, source, geometry, need_weights)
+        return super().attend_to_rows(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the diagonal prior [B, H, T, L], a bias for T queries and L rows, or None."""

@@ -59,7 +59,9 @@ class DecodingMemory(NamedTuple):
     first: int
     pack_weights: Optional[Tensor] = None
 
-    def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
+    def attend(
+        self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0
+    ) -> Tuple[Tensor, Tensor]:
         """Compute attention from unscaled queries q [B, H, T, K] to the cached keys.
 
         target: positions of the queries, for a diagonal prior. Return the output and the weights [B, H, T,

@@ -125,7 +125,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         _, read = self.unpack(query, memory, source, geometry, need_weights=True)
         return AttentionWeights(pack, None, read.transpose(0, 1))
 
-    def read(
+    def attend_to_rows(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute softmax attention of queries q [B, H, T, K] to all source tokens.
@@ -134,7 +134,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
-            output, weights = memory.read(q, None if geometry is None else geometry.target, dropout)
+            output, weights = memory.attend(q, None if geometry is None else geometry.target, dropout)
             return output, ReadWeights(None, weights) if need_weights else None
         diagonal = self.compute_diagonal(geometry, memory.place)
         bias = None if diagonal is None else diagonal.bias()

@@ -146,11 +146,11 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
                 "--torch-compile and --checkpoint-activations exclude each other: remove one of them"
             )
         layer = compile_in_training(layer)
-    is_luna_decoder = isinstance(layer, CausalLayer)
+    is_decoder_layer = isinstance(layer, CausalLayer)
     if cfg.checkpoint_activations:
-        wrap = checkpoint_methods if is_luna_decoder else checkpoint_wrapper
+        wrap = checkpoint_methods if is_decoder_layer else checkpoint_wrapper
         layer = wrap(layer, cfg.offload_activations)
-    shard = shard_methods if is_luna_decoder else fsdp_wrap
+    shard = shard_methods if is_decoder_layer else fsdp_wrap
     return shard(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 

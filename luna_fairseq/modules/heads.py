@@ -72,38 +72,38 @@ def dropout_probability(module: nn.Dropout) -> float:
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
-def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:
+def split_heads(x: Tensor, num_heads: int, num_sentences: Optional[int] = None) -> Tensor:
     """Split features [T, B, C] into heads [B, H, T, K].
 
-    If ``sentences`` is B, the n hypotheses of a sentence are joined: [T, B * n, C] to [B, H, n * T, K].
+    If ``num_sentences`` is B, the n hypotheses of a sentence are joined: [T, B * n, C] to [B, H, n * T, K].
     """
-    if sentences is None or sentences == x.size(1):
+    if num_sentences is None or num_sentences == x.size(1):
         return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
-    return join_hypotheses(x, sentences).unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    return join_hypotheses(x, num_sentences).unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
-def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
+def merge_heads(x: Tensor, num_hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate heads [B, H, T, K] to features [T, B, C]: the inverse of :func:`split_heads`.
 
-    If ``hypotheses`` is B * n, the hypotheses are separated again: [B, H, n * T, K] to [T, B * n, C].
+    If ``num_hypotheses`` is B * n, the hypotheses are separated again: [B, H, n * T, K] to [T, B * n, C].
     """
-    if hypotheses is None or hypotheses == x.size(0):
+    if num_hypotheses is None or num_hypotheses == x.size(0):
         return x.permute(2, 0, 1, 3).flatten(-2)
-    return separate_hypotheses(x.transpose(1, 2).flatten(2), hypotheses)
+    return separate_hypotheses(x.transpose(1, 2).flatten(2), num_hypotheses)
 
 
-def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
+def join_hypotheses(x: Tensor, num_sentences: int) -> Tensor:
     """Join the queries [T, B * n, C] of a sentence's hypotheses into one sequence [B, n * T, C].
 
     Attention is faster for one long sequence than for n sequences. If T is 1, no data is copied.
     """
-    n = hypotheses_per_sentence(x.size(1), sentences)
-    return x.transpose(0, 1).reshape(sentences, n * x.size(0), x.size(-1))
+    n = hypotheses_per_sentence(x.size(1), num_sentences)
+    return x.transpose(0, 1).reshape(num_sentences, n * x.size(0), x.size(-1))
 
 
-def separate_hypotheses(x: Tensor, hypotheses: int) -> Tensor:
+def separate_hypotheses(x: Tensor, num_hypotheses: int) -> Tensor:
     """Undo :func:`join_hypotheses`: separate outputs [B, n * T, C] into [T, B * n, C]."""
-    return x.reshape(hypotheses, -1, x.size(-1)).transpose(0, 1)
+    return x.reshape(num_hypotheses, -1, x.size(-1)).transpose(0, 1)
 
 
 def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
@@ -115,11 +115,11 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 
 
-def hypotheses_per_sentence(hypotheses: int, sentences: int) -> int:
+def hypotheses_per_sentence(num_hypotheses: int, num_sentences: int) -> int:
     """Return the number of hypotheses per source sentence. It is 1 outside of beam search."""
-    if hypotheses % sentences:
+    if num_hypotheses % num_sentences:
         raise InputError(
-            f"{hypotheses} hypotheses cannot belong to {sentences} sentences. "
+            f"{num_hypotheses} hypotheses cannot belong to {num_sentences} sentences. "
             "Pass equally many for each sentence"
         )
-    return hypotheses // sentences
+    return num_hypotheses // num_sentences

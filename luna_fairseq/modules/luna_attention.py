@@ -67,7 +67,7 @@ class LunaAttention(ProjectingAttention):
 
     Subclasses that set ``needs_geometry`` can add a bias to the logits by overriding :meth:`pack_bias` and
     :meth:`unpack_bias`. They can cache additional keys and values, and attend to them, by overriding
-    :meth:`remember` and :meth:`read`.
+    :meth:`remember` and :meth:`attend_to_rows`.
 
     Shapes: T queries X, S context tokens, L rows of P, batch size B, width C, H heads of dimension K = C / H.
 
@@ -122,6 +122,7 @@ class LunaAttention(ProjectingAttention):
         if untie_kv:
             names = ("pack_q", "unpack_q", "pack_k", "pack_v", "unpack_k", "unpack_v")
         for name in names:
+            # Drawn even if it is not kept, so that a seed gives the same values to the projections after it.
             linear = build_projection(embed_dim)
             if self.has_projection(name):
                 self.add_module(f"{name}_proj", builders.linear(linear))
@@ -302,16 +303,16 @@ class LunaAttention(ProjectingAttention):
         """
         if self.watcher is not None:
             self.watcher(self, query=query, geometry=geometry)
-        B, (T, hypotheses, _) = memory.key.size(0), query.shape
+        B, (T, num_hypotheses, _) = memory.key.size(0), query.shape
         form, dropout = "projected", dropout_probability(self.dropout_module)
         if not need_weights:
             projections = self.unpack_q_proj, self.out_proj
             form = UNPACK_FORMS.choose(query, memory, projections, self.reads_only_rows)
         elif isinstance(memory, AbsorbedMemory):
-            self.saved_pack_weights(memory)
+            require_pack_weights(memory)
         if form == "prepared":
-            output = memory.read(join_hypotheses(query, B), self.num_heads, dropout)
-            return separate_hypotheses(output, hypotheses), None
+            output = memory.attend(join_hypotheses(query, B), self.num_heads, dropout)
+            return separate_hypotheses(output, num_hypotheses), None
         if form == "absorbed":
             mask, bias = source.packed_padding_mask, None
             if self.needs_geometry:
@@ -319,12 +320,12 @@ class LunaAttention(ProjectingAttention):
             by_head = self._query_and_output()
             return absorbed_unpack(query, memory.key, memory.value, *by_head, mask, dropout, bias), None
         q = split_heads(self.unpack_q_proj(query), self.num_heads, B)  # [B, H, n T, K]
-        output, read = self.read(q, memory, source, geometry, need_weights)
+        output, read = self.attend_to_rows(q, memory, source, geometry, need_weights)
         weights = None
         if read is not None:
             total = self.total_weights(read, memory)
-            weights = total.transpose(0, 1).reshape(-1, hypotheses, T, total.size(-1))
-        return self.out_proj(merge_heads(output, hypotheses)), weights
+            weights = total.transpose(0, 1).reshape(-1, num_hypotheses, T, total.size(-1))
+        return self.out_proj(merge_heads(output, num_hypotheses)), weights
 
     def _query_and_output(self) -> Tuple[HeadProjection, HeadProjection]:
         """Return the query and the output projection of unpack attention, split into heads."""
@@ -334,7 +335,7 @@ class LunaAttention(ProjectingAttention):
             split_output_projection(output.weight, output.bias, self.num_heads),
         )
 
-    def read(
+    def attend_to_rows(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute unpack attention for queries that have already been projected and split into heads.
@@ -372,16 +373,8 @@ class LunaAttention(ProjectingAttention):
         return None
 
     def saved_pack_weights(self, memory: Any) -> Tensor:
-        """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads.
-
-        They are the weights of the L rows of P over S tokens. Raises an InputError if :meth:`pack` was called
-        without ``need_weights``.
-        """
-        if memory.pack_weights is None:
-            raise InputError(
-                "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
-                "from the first decoding step on"
-            )
+        """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads."""
+        require_pack_weights(memory)
         return memory.pack_weights.unsqueeze(1)
 
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
@@ -422,8 +415,17 @@ class LunaAttention(ProjectingAttention):
         memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
         read: Any
         q = split_heads(self.unpack_q_proj(query), self.num_heads)
-        _, read = self.read(q, memory, source, geometry, need_weights=True)
+        _, read = self.attend_to_rows(q, memory, source, geometry, need_weights=True)
         return AttentionWeights(pack, read.rows, self.total_weights(read, memory))
+
+
+def require_pack_weights(memory: Any) -> None:
+    """Raise an InputError if :meth:`LunaAttention.pack` returned ``memory`` without ``need_weights``."""
+    if memory.pack_weights is None:
+        raise InputError(
+            "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
+            "from the first decoding step on"
+        )
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:

@@ -67,8 +67,8 @@ class FusedProjections(nn.Module):
 class LunaCausalAttention(nn.Module):
     """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
-    Each token attends to the L rows of P, which summarize the token itself and all earlier tokens. P has a
-    fixed number of rows and is not updated.
+    Each token attends to L slots, one per row of P. A slot holds weighted sums over the token itself and all
+    earlier tokens. The weights compare each token with the row of P, which is fixed and not updated.
 
     Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each. The
     hypotheses (candidate translations in beam search) of a sentence share P and are adjacent in the batch; n
@@ -151,7 +151,8 @@ class LunaCausalAttention(nn.Module):
             state: state returned by the previous call, or None at the beginning of the sequences.
             key_padding_mask: boolean mask [B * n, T], True at padding on the left or right.
             keep_state: return the state after these positions (default: True if ``state`` is given).
-            counts: number of tokens up to each position, if a decoder has already computed it for all layers.
+            counts: numbers of tokens before and after this call, if a decoder has already computed them for
+                all layers.
 
         Returns:
             Output [T, B * n, C], and the state after these positions (None if ``keep_state`` is False).
@@ -208,22 +209,26 @@ class LunaCausalAttention(nn.Module):
         query: [T, B * n, C] for n hypotheses of each of B sentences. pack_q: projected P [B, H, L, K]. state:
         None if there are no earlier positions.
         """
+        if state is not None and state.steps is None and counts is None:
+            raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
         pack_k, q, k, v = self._project_x(query)
-        output, sums = recurrent_causal_luna(
+        output, new_state = recurrent_causal_luna(
             q,
             k,
             v,
             self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)),
-            None if state is None else state.sums(counts),
+            state,
             packed_padding_mask,
             key_padding_mask,
             dropout=dropout_probability(self.dropout_module),
             log_decay=self.log_decay(),
             counts=counts,
         )
-        value_sum = sums.value_sum if self.untie_kv else None
-        steps = sums.steps if counts is None else None
-        return self.out_proj(merge_heads(output)), LunaCausalState(sums.key_sum, value_sum, steps)
+        if not self.untie_kv:
+            new_state = new_state._replace(value_sum=None)
+        if counts is not None:
+            new_state = new_state._replace(steps=None)
+        return self.out_proj(merge_heads(output)), new_state
 
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
@@ -238,7 +243,7 @@ class LunaCausalAttention(nn.Module):
     def log_decay(self) -> Optional[Tensor]:
         """Return the log of the decay per position, a negative number per head, or None if there is no decay.
 
-        The contribution of a position is multiplied by ``exp(n * log_decay)`` after n more positions.
+        The contribution of a position is multiplied by ``exp(d * log_decay)`` after d more positions.
         """
         return None
 

@@ -256,13 +256,13 @@ class LunaDecoder(TokenEmbedding):
         geometry = target_state = None
         if self.attentions.needs_geometry:
             target = Target(padding_mask, counted_places, tokens)
-            before = None if state is None else state.target
-            geometry, target_state = self.attentions.find_target_geometry(target, memory, x.dtype, before)
+            earlier = None if state is None else state.target
+            geometry, target_state = self.attentions.find_target_geometry(target, memory, x.dtype, earlier)
         counts = None
         if keep_state or (keep_state is None and state is not None):
-            T, hypotheses, _ = x.shape
+            T, num_hypotheses, _ = x.shape
             if count is None:
-                count = torch.zeros(hypotheses, dtype=torch.long, device=x.device)
+                count = torch.zeros(num_hypotheses, dtype=torch.long, device=x.device)
             counts = TokenCounts.compute(count, T, mask, x.dtype)
         shared = Shared(memory.source, mask, geometry, counts)
 
@@ -270,9 +270,9 @@ class LunaDecoder(TokenEmbedding):
         for number, layer_memory in enumerate(memory.layers):
             layer_state, weights = None, None
             if layer_memory is not None:
-                before = None if state is None else state.layers[number]
+                earlier = None if state is None else state.layers[number]
                 x, layer_state, weights = self.layers[number](
-                    x, layer_memory, before, shared, number in weights_of
+                    x, layer_memory, earlier, shared, number in weights_of
                 )
                 states.append(x)
             all_weights.append(weights)

@@ -26,7 +26,8 @@ class LunaLayer(nn.Module):
     A layer consists of blocks: attention blocks and a feed-forward block. A pre-norm layer normalizes the
     input of each block. A post-norm layer normalizes the sum of a block's input and output.
 
-    Subclasses build their attention modules, then call :meth:`build_feed_forward`. The order of construction
+    Subclasses build their attention modules, then call :meth:`build_feed_forward` and
+    :meth:`build_packed_norm`. The order of construction
     is the order of the parameters in a checkpoint.
 
     Args:
@@ -41,22 +42,23 @@ class LunaLayer(nn.Module):
         self.normalize_before = options.normalize_before
         self.dropout_module = builders.dropout(options.dropout, self.dropout_name)
 
-    def build_feed_forward(
-        self, options: StackOptions, update_packed: bool, normalize_packed: bool, builders: Builders = TORCH
-    ) -> None:
-        """Build the feed-forward block and, with ``normalize_packed``, the layer norm of P.
-
-        With ``update_packed``, the layer returns an updated P. A norm whose output is not used must not be
-        built, because parameters without a gradient break distributed training.
-        """
+    def build_feed_forward(self, options: StackOptions, builders: Builders = TORCH) -> None:
+        """Build the feed-forward block."""
         C = options.embed_dim
         self.activation_fn = options.activation_fn
         self.activation_dropout_module = builders.dropout(options.activation_dropout, self.dropout_name)
         self.fc1 = builders.linear(nn.Linear(C, options.ffn_embed_dim))
         self.fc2 = builders.linear(nn.Linear(options.ffn_embed_dim, C))
         self.final_layer_norm: nn.Module = builders.norm(C)
+
+    def build_packed_norm(self, width: int, update_packed: bool, has_norm: bool, builders: Builders) -> None:
+        """Build the layer norm of P if ``has_norm`` is True.
+
+        With ``update_packed``, the layer returns an updated P. A norm whose output is not used must not be
+        built, because parameters without a gradient break distributed training.
+        """
         self.update_packed = update_packed
-        self.packed_layer_norm: Optional[nn.Module] = builders.norm(C) if normalize_packed else None
+        self.packed_layer_norm: Optional[nn.Module] = builders.norm(width) if has_norm else None
 
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
         """Add the output x of a block to its input ``residual``, with dropout.
@@ -126,7 +128,8 @@ class LunaEncoderLayer(LunaLayer):
         self.self_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
         update_packed = not options.non_contextual_packed
         has_norm = (update_packed and normalize_packed) or options.normalize_before
-        self.build_feed_forward(options, update_packed, has_norm, builders)
+        self.build_feed_forward(options, builders)
+        self.build_packed_norm(options.embed_dim, update_packed, has_norm, builders)
 
     def forward(
         self,
@@ -170,7 +173,7 @@ class Shared(NamedTuple):
         source: padding masks of the encoder output and of P.
         padding_mask: boolean mask [B, T], True at padding of the target.
         geometry: target positions, if attention weights depend on distance.
-        counts: number of tokens up to each position. If it is given, each layer returns its state.
+        counts: numbers of tokens before and after this call. If they are given, each layer returns its state.
     """
 
     source: Source = NO_PADDING
@@ -230,7 +233,8 @@ class LunaDecoderLayer(CausalLayer):
         self.encoder_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
         packs = encoder_attn.packs
         has_norm = packs and (update_packed or self.normalize_before)
-        self.build_feed_forward(options, update_packed and packs, has_norm, builders)
+        self.build_feed_forward(options, builders)
+        self.build_packed_norm(options.embed_dim, update_packed and packs, has_norm, builders)
 
     def read(
         self,
@@ -320,7 +324,8 @@ class LanguageModelLayer(CausalLayer):
     ):
         super().__init__(options, self_attn, builders)
         self.packed_embedding = packed_embedding
-        self.build_feed_forward(options, update_packed=False, normalize_packed=False, builders=builders)
+        self.build_feed_forward(options, builders)
+        self.build_packed_norm(options.embed_dim, update_packed=False, has_norm=False, builders=builders)
 
     def read(self) -> LayerMemory:
         """Project the learned packed sequence P once, for :meth:`forward`. All sequences share the result."""

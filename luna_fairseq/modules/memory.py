@@ -10,9 +10,8 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 import torch
 from torch import Tensor
 
-from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Source
-from luna_fairseq.ops.causal_luna import CausalLunaState, TokenCounts
+from luna_fairseq.ops.causal_luna import CausalLunaState
 
 Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
@@ -170,35 +169,8 @@ class DecoderMemory(NamedTuple):
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
-class LunaCausalState(NamedTuple):
-    """State of Luna causal attention after t tokens: sums over all t tokens.
-
-    In causal attention, each token attends to the L rows of a packed sequence P, which summarize the tokens
-    up to it. The rows are weighted sums of keys and values, so two sums replace a growing cache.
-
-    Attributes:
-        key_sum: sum [B, H, K, L] over all earlier tokens of the outer products of key [K] and pack weights
-            [L], for batch size B and H heads of dimension K.
-        value_sum: sum [B, H, L, K] of the outer products of pack weights and value. None if keys and values
-            share a projection: it is then the transpose of ``key_sum``.
-        steps: number of earlier tokens [B]. None in a decoder, which stores this number once for all layers
-            as ``DecoderState.count``.
-    """
-
-    key_sum: Tensor
-    value_sum: Optional[Tensor] = None
-    steps: Optional[Tensor] = None
-
-    def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
-        """Return the sums with the number of tokens, as the functions in ``ops`` expect them.
-
-        counts: token counts of the decoder, required if ``steps`` is None.
-        """
-        value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
-        before = self.steps if counts is None else counts.before
-        if before is None:
-            raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
-        return CausalLunaState(self.key_sum, value_sum, before)
+# State of causal attention. This package and its users have their own name for it.
+LunaCausalState = CausalLunaState
 
 
 class DecoderState(NamedTuple):

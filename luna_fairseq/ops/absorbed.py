@@ -202,7 +202,7 @@ class AbsorbedMemory(NamedTuple):
     value_bias: Tensor
     pack_weights: Optional[Tensor] = None
 
-    def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
+    def attend(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
         """Compute the unpack attention [B, T, C] of queries X [B, T, C] that have not been projected."""
         logits = torch.baddbmm(self.key_bias, query, self.key)
         weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)

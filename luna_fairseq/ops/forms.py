@@ -1,8 +1,7 @@
 """Tables of equivalent implementations of an operation ("forms"), and the rules that select one.
 
-The tables are in ``ops/attention.py``, ``ops/absorbed.py`` and ``ops/causal_luna/``, and those of anchored
-attention in ``anchored/``. A rule depends on shapes, devices, data types, modes and the kinds of layers,
-never on measured times. Runs with equal seeds, and all processes of a job, therefore use the same
+Each table stands beside its operation. A rule reads shapes, devices, data types, modes and the kinds of
+layers, never measured times. Runs with equal seeds, and all processes of a job, therefore use the same
 implementation.
 """
 
@@ -67,8 +66,9 @@ class FormTable:
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the implementation to use for these inputs: the first whose condition holds.
 
-        ``form``, the name of an implementation, takes precedence, and then the one given to :meth:`force`, if
-        it supports these inputs. Raises ValueError if no condition holds.
+        ``form``, the name of an implementation, takes precedence, and is not checked with ``possible``. The
+        implementation itself must refuse inputs that it cannot compute. The one given to :meth:`force` comes
+        next, if it supports these inputs. Raises ValueError if no condition holds.
         """
         if form is not None:
             name = self.find(form).name
@@ -100,9 +100,9 @@ class FormTable:
         It yields a list, to which the name of the implementation used in each call is appended. With None in
         place of a name, implementations are chosen as usual. Meant for tests and measurements.
         """
-        before = self._forced, self._taken
+        outer = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []
         try:
             yield self._taken
         finally:
-            self._forced, self._taken = before
+            self._forced, self._taken = outer

@@ -307,7 +307,8 @@ def chunk_causal_luna(
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         count = count_positions(q, key_padding_mask)
-        steps = (count if state is None else count + state.steps[:, None, None, None]).clamp(min=1)
+        earlier = None if state is None else state.steps
+        steps = (count if earlier is None else count + earlier[:, None, None, None]).clamp(min=1)
         dropout_factors = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
         total_log_decay = None
         if log_decay is None:
@@ -321,7 +322,7 @@ def chunk_causal_luna(
         key_sum = value_sum = None
         if state is not None:
             key_sum = state.key_sum.transpose(-2, -1).flatten(0, 1)
-            value_sum = state.value_sum.flatten(0, 1)
+            value_sum = state.values().flatten(0, 1)
         is_tied = v is k and state is None
         inputs = Inputs(
             q=q.flatten(0, 1),

@@ -1,6 +1,6 @@
 """Exponential decay of earlier positions in causal Luna attention.
 
-A key n positions before the query is weighted by ``exp(log_decay * n)``. Padding does not count as a
+A key d positions before the query is weighted by ``exp(log_decay * d)``. Padding does not count as a
 position.
 
 Shapes: B examples, H heads with a log decay [H] each, T positions, c positions in a chunk. n is H, or B * H
@@ -26,7 +26,7 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return ``sum_{n < t} exp(log_decay n)`` [B or 1, H, T, 1], the sum of the decay factors at position t.
+    """Return ``sum_{d < t} exp(log_decay d)`` [B or 1, H, T, 1], the sum of the decay factors at position t.
 
     log_decay: [H]. steps: number t of each position.
     """

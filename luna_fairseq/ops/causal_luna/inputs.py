@@ -21,50 +21,58 @@ FEW_POSITIONS = 8
 class CausalLunaState(NamedTuple):
     """Decoding state of causal Luna attention: sums over all positions so far, and the number of positions.
 
-    The sums are those of equation 7 of the Luna paper, without the factor 1/t. k_j is the key, v_j the value
-    and a_j the pack weights of position j, one weight per row of the packed sequence P.
+    A token attends to L slots, one per row of the packed sequence P. The slots are weighted sums of the keys
+    and values of the tokens so far, so two sums replace a growing cache. The weights come from P, which stays
+    fixed. The sums are those of equation 7 of the Luna paper, without the factor 1/t. k_j is the key, v_j the
+    value and a_j the pack weights of position j, one weight per row of P.
 
     Shapes: batch size B, H heads, head width K, and L rows of P.
 
     Attributes:
         key_sum: sum [B, H, K, L] of the outer products k_j^T a_j over positions j, in float32 or float64.
         value_sum: sum [B, H, L, K] of the outer products a_j^T v_j over positions j, in float32 or float64.
+            None if keys and values are the same tensors (tied): it is then the transpose of ``key_sum``.
         steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
-            precision would stop at 2,048.
+            precision would stop at 2,048. None in a decoder, which stores this number once for all layers as
+            ``DecoderState.count``, and passes it on as :class:`TokenCounts`.
     """
 
     key_sum: Tensor
-    value_sum: Tensor
-    steps: Tensor
+    value_sum: Optional[Tensor] = None
+    steps: Optional[Tensor] = None
+
+    def values(self) -> Tensor:
+        """Return the value sum, also if it is the transpose of the key sum."""
+        return self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
 
 
 class TokenCounts(NamedTuple):
     """Number t of positions so far, excluding padding, and its reciprocal. All layers share the counts.
 
     Attributes:
-        before: number of positions [B] in earlier calls, int64.
+        earlier: number of positions [B] in earlier calls, int64.
         steps: number t [B] of positions, int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper.
     """
 
-    before: Tensor
+    earlier: Tensor
     steps: Tensor
     divisor: Tensor
     mean: Tensor
 
     @classmethod
     def compute(
-        cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
+        cls, earlier: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
         """Return the counts after ``length`` more positions, without the padding in padding_mask [B, length].
 
         dtype: dtype of the keys. The sums have this dtype, or float32 if the keys are in half precision.
         """
-        steps = before + (length if padding_mask is None else (~padding_mask).sum(dim=1))
+        steps = earlier + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
         divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)
-        return cls(before, steps, divisor, divisor.reciprocal())
+        return cls(earlier, steps, divisor, divisor.reciprocal())
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -156,24 +164,22 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
     return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)
 
 
-def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
+def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Count the positions up to and including each position of q [B, H, T, K], excluding padding.
 
-    key_padding_mask: mask [B, T], True at padding. before: number of positions [B] in earlier calls. The
-    counts are integers [B or 1, 1, T, 1], 0 before the first token.
+    key_padding_mask: mask [B, T], True at padding. The counts are integers [B or 1, 1, T, 1], 0 before the
+    first token.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
     else:
         count = (~key_padding_mask).cumsum(dim=1)
-    if before is not None:
-        count = count + before[:, None]
     return count[:, None, :, None]
 
 
-def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
+def count_steps(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Return the number t of positions so far, excluding padding, but at least 1, to divide by.
 
     It is the t of equation 7 of the Luna paper. :func:`count_positions` describes the arguments.
     """
-    return count_positions(q, key_padding_mask, before).clamp(min=1)
+    return count_positions(q, key_padding_mask).clamp(min=1)

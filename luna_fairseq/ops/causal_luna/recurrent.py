@@ -67,10 +67,16 @@ def recurrent_causal_luna(
     # Under autocast the state would lose precision from call to call.
     with torch.autocast(q.device.type, enabled=False):
         if counts is None:
-            before = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
-            counts = TokenCounts.compute(before, k.size(2), key_padding_mask, k.dtype)
+            earlier = None if state is None else state.steps
+            if earlier is None:
+                if state is not None:
+                    raise ValueError("the state has no number of positions. Pass counts")
+                earlier = k.new_zeros(k.size(0), dtype=torch.long)
+            counts = TokenCounts.compute(earlier, k.size(2), key_padding_mask, k.dtype)
         new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts=counts)
         if STEP_FORMS.choose(q) == "chunk":
+            if state is not None:
+                state = state._replace(steps=counts.earlier)
             output = chunk_causal_luna(
                 q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, log_decay
             )
@@ -85,7 +91,7 @@ def recurrent_causal_luna(
         weights = masked_softmax(logits, mask)
         if dropout:
             weights = F.dropout(weights, dropout)
-        return cast_if_needed((weights * mean) @ new_state.value_sum, q.dtype), new_state
+        return cast_if_needed((weights * mean) @ new_state.values(), q.dtype), new_state
 
 
 def update_state(
@@ -116,7 +122,7 @@ def update_state(
             decay = end.to(dtype).exp()
         if state is not None:
             old_key_sum = state.key_sum * decay
-            old_value_sum = None if v is k else state.value_sum * decay
+            old_value_sum = None if v is k else state.values() * decay
     key_sum = matmul_add(cast_if_needed(k, dtype).transpose(-2, -1), pack_weights, old_key_sum)
     if v is k:
         value_sum = key_sum.transpose(-2, -1)
