@@ -69,7 +69,8 @@ class LunaCache:
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     """Luna decoder that returns hidden states, without an output projection.
 
-    With ``config.is_encoder_decoder``, the decoder has cross-attention to the source.
+    With ``config.is_encoder_decoder``, the decoder has cross-attention to the source. A subclass with other
+    attention modules sets ``choose_attentions``, a function ``(config, options) -> factory``.
 
     Example:
         >>> from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
@@ -79,10 +80,12 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         (torch.Size([1, 3, 512]), 3)
     """
 
+    choose_attentions = staticmethod(choose_decoder_attentions)
+
     def __init__(self, config: Any):
         options = decoder_options(config)
         embed_tokens = build_token_embedding(config, "decoder")
-        attentions = choose_decoder_attentions(config, options)
+        attentions = self.choose_attentions(config, options)
         super().__init__(options, embed_tokens, attentions, BUILDERS, config=config)
         self.post_init()
 

@@ -118,7 +118,8 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """Luna encoder that returns hidden states, without a task-specific head.
 
     If the model has no decoder, the padding vectors of the initial packed sequence P are zero, and P is
-    normalized after the last layer. ``embed_tokens`` replaces the token embedding.
+    normalized after the last layer. ``embed_tokens`` replaces the token embedding. A subclass with other
+    attention modules sets ``choose_attentions``, a function ``(config, options) -> factory``.
 
     Example:
         >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
@@ -128,10 +129,12 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         (torch.Size([1, 4, 8]), torch.Size([1, 3, 8]))
     """
 
+    choose_attentions = staticmethod(choose_encoder_attentions)
+
     def __init__(self, config: LunaConfig, embed_tokens: Optional[nn.Module] = None):
         options = encoder_options(config)
         embed_tokens = embed_tokens or build_token_embedding(config, "encoder")
-        attentions = choose_encoder_attentions(config, options)
+        attentions = self.choose_attentions(config, options)
         super().__init__(options, embed_tokens, attentions, BUILDERS, config=config)
         self.post_init()
 

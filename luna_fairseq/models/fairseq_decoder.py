@@ -14,7 +14,6 @@ from fairseq.models import FairseqIncrementalDecoder
 from fairseq.modules import AdaptiveSoftmax
 from fairseq.utils import eval_str_list
 from luna_fairseq.anchored.factories import choose_decoder_attentions
-from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.beams import group_by_sentence
 from luna_fairseq.models.fairseq_layers import (
@@ -25,7 +24,6 @@ from luna_fairseq.models.fairseq_layers import (
     read_options,
     refuse_tracing,
 )
-from luna_fairseq.modules.batch import Source
 from luna_fairseq.modules.heads import hypotheses_per_sentence
 from luna_fairseq.modules.luna_decoder import DecoderAttentions, LunaDecoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
@@ -38,9 +36,9 @@ class Decoding(NamedTuple):
 
     Attributes:
         memory: cached tensors of the source sentences.
+        state: state after the tokens so far; None before the first step.
         sentences: index of the sentence of each hypothesis in ``memory``; None for a language model. The
             hypotheses of a sentence are adjacent and equally many.
-        state: state after the tokens so far; None before the first step.
     """
 
     memory: DecoderMemory
@@ -78,14 +76,14 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             linear_embedding=cfg.quant_noise.pq > 0 and not cfg.adaptive_input,
             backend=cfg.luna_backend,
         )
-        # Layers are dropped in `read_source`, because each batch reads the list of layers twice.
+        # `read` and `forward` must skip the same layers, so `read_source` chooses them, and fairseq's list of
+        # layers (which chooses anew in each loop) is not used.
         builders = fairseq_builders(cfg, layer_drop=0.0)
         attentions = choose_attentions(cfg, options)
         super().__init__(options, embed_tokens, attentions, builders, dictionary=dictionary)
         self.cfg = cfg
         self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
         self.max_target_positions = cfg.max_target_positions
-        self.separators = getattr(cfg, "separators", None)
         self.attn_in_training = getattr(cfg, "attn_in_training", False)
         self.need_attn = True
         self.num_layers = len(self.layers)
@@ -134,13 +132,14 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             encoder_out: output of :class:`FairseqLunaEncoder`, or None without an encoder.
             incremental_state: fairseq's decoding state. If it is given, only the last token is processed.
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
-            alignment_layer: layer whose attention weights over the source are returned; None: the last
-                layer.
+            alignment_layer: layer whose attention weights over the source are returned (default: the last
+                layer if the model needs weights, otherwise none).
             alignment_heads: number of leading attention heads to average; None: all heads.
 
         Returns:
             The features and a dictionary. ``attn`` is a list with a single entry: the attention weights
-            [B, T, S], or None. ``inner_states`` lists the hidden states [T, B, C] after every layer.
+            [B, T, S], or None. ``inner_states`` lists the hidden states [T, B, C] before the first layer
+            and after each layer that runs.
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
@@ -215,41 +214,31 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             skipped = [number for number, skips in enumerate(is_skipped.tolist()) if skips]
         if encoder_out is None:
             return self.read(skipped=skipped), None
-        memory = self.read(self.convert_source(encoder_out), for_decoding, weights_of, skipped)
+        encoded: EncoderOutput = encoder_out["encoded"][0]
+        memory = self.read(encoded, for_decoding, weights_of, skipped)
         if not encoder_out["sentences"]:
             return memory, None
         remaining, sentences = group_by_sentence(encoder_out["sentences"][0])
-        if not torch.equal(remaining, torch.arange(encoder_out["encoder_out"][0].size(1)).to(remaining)):
+        if not torch.equal(remaining, torch.arange(encoded.x.size(1)).to(remaining)):
             memory = memory.select_sources(remaining)
         return memory, sentences
-
-    def convert_source(self, encoder_out: Dict[str, List[Any]]) -> EncoderOutput:
-        """Convert fairseq's dictionary of encoder outputs to :class:`luna_fairseq.modules.EncoderOutput`."""
-        padding_mask = encoder_out["encoder_padding_mask"][0] if all(encoder_out["has_padding"]) else None
-        packed_padding_mask = next(iter(encoder_out["packed_padding_mask"]), None)
-        numbers = None
-        if self.separators is not None:
-            (tokens,) = encoder_out["src_tokens"]
-            numbers = sentence_numbers(tokens.eq(self.separators[0]), tokens.eq(self.padding_idx))
-        source = Source(padding_mask, packed_padding_mask, numbers)
-        return EncoderOutput(encoder_out["encoder_out"][0], encoder_out["packed_out"][0], source)
 
     def begin_decoding(
         self,
         encoder_out: Optional[Dict[str, List[Any]]],
-        hypotheses: int,
+        num_hypotheses: int,
         weights_of: Tuple[int, ...],
         state: Optional[DecoderState],
     ) -> Decoding:
         """Read the source, and create the decoding state before the first step.
 
-        hypotheses: number of hypotheses. weights_of: indices of the layers whose attention weights are
-        needed. state: state after earlier text, or None.
+        weights_of: indices of the layers whose attention weights are needed. state: state after earlier text,
+        or None.
         """
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
             x = encoder_out["encoder_out"][0]
-            each = hypotheses_per_sentence(hypotheses, x.size(1))
+            each = hypotheses_per_sentence(num_hypotheses, x.size(1))
             sentences = torch.arange(x.size(1), device=x.device).repeat_interleave(each)
         return Decoding(memory, self.to_device(state), sentences)
 
@@ -292,11 +281,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         decoding = self.get_incremental_state(incremental_state, "decoding")
         if decoding is None:
             return
-        memory, state, before = decoding
+        memory, state, old_sentences = decoding
         decoding = decoding._replace(state=state.reorder(new_order))
-        if before is not None:
-            sentences = before.index_select(0, new_order)
-            if not torch.equal(sentences, before):
+        if old_sentences is not None:
+            sentences = old_sentences.index_select(0, new_order)
+            if not torch.equal(sentences, old_sentences):
                 remaining, sentences = group_by_sentence(sentences)
                 decoding = decoding._replace(memory=memory.select_sources(remaining), sentences=sentences)
         self.set_incremental_state(incremental_state, "decoding", decoding)

@@ -5,7 +5,7 @@ dictionary and output format.
 """
 
 import logging
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from fairseq.modules import LayerNorm
 from luna_fairseq.anchored.factories import choose_encoder_attentions
+from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.fairseq_layers import (
     FairseqPositions,
@@ -22,7 +23,7 @@ from luna_fairseq.models.fairseq_layers import (
     read_options,
     refuse_tracing,
 )
-from luna_fairseq.modules.luna_encoder import LunaEncoder
+from luna_fairseq.modules.luna_encoder import EncoderAttentions, LunaEncoder
 from luna_fairseq.modules.options import EncoderOptions
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
             layer. If not, the final layer norm of P has no weight or bias in a sentence encoder.
         layer_repeats: number of times the layers are applied, with shared weights.
+        choose_attentions: function ``(cfg, options) -> factory`` of the attention modules of the layers.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         sentence_encoder: bool = False,
         packed_is_read: bool = True,
         layer_repeats: int = 1,
+        choose_attentions: Callable[..., EncoderAttentions] = choose_encoder_attentions,
     ):
         options = read_options(
             EncoderOptions,
@@ -60,12 +63,13 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             packed_is_read=packed_is_read,
             layer_repeats=layer_repeats,
         )
-        attentions = choose_encoder_attentions(cfg, options)
+        attentions = choose_attentions(cfg, options)
         builders = fairseq_builders(cfg, cfg.encoder.layerdrop)
         super().__init__(options, embed_tokens, attentions, builders, dictionary=dictionary)
         self.cfg = cfg
         self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
         self.max_source_positions = cfg.max_source_positions
+        self.separators = getattr(cfg, "separators", None)
         self.sentence_encoder = sentence_encoder
         self.has_new_packed_norm = False
         self.has_warned = sentence_encoder  # no warning for classifiers and masked language models
@@ -150,10 +154,11 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
+            - ``encoded``: :class:`luna_fairseq.modules.EncoderOutput` of the same tensors, for the decoder
             - ``packed_out``: packed sequence P [L, B, C] after the last layer
             - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
-            - ``packed_states``: P after every layer, if ``return_all_hiddens`` is True
-            - ``has_padding``: False if the batch is known to contain no padding
+            - ``packed_states``: P before the first layer and after each layer, if ``return_all_hiddens`` is
+              True
             - ``sentences``: empty until :meth:`reorder_encoder_out` adds the sentence of each hypothesis
         """
         refuse_tracing()
@@ -169,10 +174,14 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             return_states=return_all_hiddens,
         )
         source = out.source
+        if self.separators is not None:
+            numbers = sentence_numbers(src_tokens.eq(self.separators[0]), padding_mask)
+            source = source._replace(sentence_numbers=numbers)
+            out = out._replace(source=source)
         return {
+            "encoded": [out],
             "encoder_out": [out.x],
             "encoder_padding_mask": [padding_mask],
-            "has_padding": [source.padding_mask is not None],
             "encoder_embedding": [],
             "encoder_states": list(out.states),
             "packed_out": [out.packed],
@@ -190,6 +199,6 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
 
         ``new_order`` has the index of the old hypothesis that each new one continues.
         """
-        before = encoder_out["sentences"]
-        after = before[0].index_select(0, new_order) if before else new_order
-        return {**encoder_out, "sentences": [after]}
+        old = encoder_out["sentences"]
+        new = old[0].index_select(0, new_order) if old else new_order
+        return {**encoder_out, "sentences": [new]}

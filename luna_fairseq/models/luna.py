@@ -24,7 +24,7 @@ class LunaModel(EncoderDecoder):
     """Translation model with a Luna encoder and a Luna decoder.
 
     :meth:`build_model` creates a new model, :meth:`from_pretrained` loads a trained model that translates
-    text.
+    text. ``forward`` is fairseq's: the encoder, then the decoder with the encoder's output.
 
     Example:
         >>> from fairseq.data import Dictionary

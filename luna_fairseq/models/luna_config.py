@@ -7,8 +7,8 @@ from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS, DEFAULT_MAX
 from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.models.options import (
     CrossOptions,
-    DecoderOptions,
-    EncoderOptions,
+    DecoderSizeOptions,
+    EncoderSizeOptions,
     LayerOptions,
     LunaDecoderOptions,
     LunaEncoderOptions,
@@ -18,7 +18,7 @@ from luna_fairseq.models.options import (
 
 
 @dataclass
-class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
+class TranslationOptions(LayerOptions, EncoderSizeOptions, DecoderSizeOptions):
     """Options shared by all translation models: fairseq's Transformer options.
 
     The help text of each field describes the option.

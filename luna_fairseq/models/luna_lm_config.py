@@ -8,7 +8,7 @@ from omegaconf import II
 from luna_fairseq.checks.bounds import LEAST
 from luna_fairseq.checks.model_options import MAY_CHANGE
 from luna_fairseq.models.options import (
-    DecoderOptions,
+    DecoderSizeOptions,
     LayerOptions,
     LunaDecoderOptions,
     LunaOptions,
@@ -17,7 +17,7 @@ from luna_fairseq.models.options import (
 
 
 @dataclass
-class LanguageModelOptions(LayerOptions, DecoderOptions):
+class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
     """Options shared by all causal language models, named as in fairseq.
 
     The help text of each field describes the option. The default sizes match the decoder of the base

@@ -33,8 +33,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
         self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
     ) -> FairseqLunaEncoder:
         cfg = nested_config(sentence_encoder_options(args))
-        options = {"sentence_encoder": True, "packed_is_read": False}
-        return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **options)
+        return FairseqLunaEncoder(cfg, dictionary, embed_tokens, sentence_encoder=True, packed_is_read=False)
 
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any

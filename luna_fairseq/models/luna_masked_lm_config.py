@@ -7,7 +7,7 @@ from fairseq.dataclass import ChoiceEnum
 from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.models.options import (
     Activation,
-    EncoderOptions,
+    EncoderSizeOptions,
     LayerOptions,
     LunaEncoderOptions,
     LunaOptions,
@@ -16,7 +16,7 @@ from luna_fairseq.models.options import (
 
 
 @dataclass
-class SentenceOptions(LayerOptions, EncoderOptions):
+class SentenceOptions(LayerOptions, EncoderSizeOptions):
     """Options shared by all masked language models: fairseq's RoBERTa options.
 
     The help text of each field describes the option. The defaults match the base size in Table 8 of the

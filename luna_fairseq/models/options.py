@@ -99,7 +99,7 @@ class LunaOptions(LayerOptions):
 
 
 @dataclass
-class EncoderOptions(FairseqDataclass):
+class EncoderSizeOptions(FairseqDataclass):
     """Options for the size of the encoder, in Luna and Transformer models."""
 
     encoder_layers: int = option(6, "number of encoder layers", least=1)
@@ -174,7 +174,7 @@ class CrossOptions(FairseqDataclass):
 
 
 @dataclass
-class LunaEncoderOptions(AnchorOptions, EncoderOptions):
+class LunaEncoderOptions(AnchorOptions, EncoderSizeOptions):
     """Options for every Luna encoder, including the options for anchored attention."""
 
     fix_projection_length: bool = option(
@@ -183,7 +183,7 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
 
 
 @dataclass
-class DecoderOptions(FairseqDataclass):
+class DecoderSizeOptions(FairseqDataclass):
     """Options for the size and the embeddings of the decoder, in Luna and Transformer models."""
 
     decoder_embed_dim: Optional[int] = option(
@@ -229,7 +229,7 @@ class DecoderOptions(FairseqDataclass):
 
 
 @dataclass
-class LunaDecoderOptions(DecayOptions, DecoderOptions):
+class LunaDecoderOptions(DecayOptions, DecoderSizeOptions):
     """Options for every Luna decoder: its size, embeddings and causal attention."""
 
     projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
