@@ -215,6 +215,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         if encoder_out is None:
             return self.read(skipped=skipped), None
         encoded: EncoderOutput = encoder_out["encoded"][0]
+        # Users of fairseq change entries of its dictionary, for example to add features of an image.
+        encoded = encoded._replace(x=encoder_out["encoder_out"][0], packed=encoder_out["packed_out"][0])
+        if encoded.source.padding_mask is not None:
+            padding_mask = encoder_out["encoder_padding_mask"][0]
+            encoded = encoded._replace(source=encoded.source._replace(padding_mask=padding_mask))
         memory = self.read(encoded, for_decoding, weights_of, skipped)
         if not encoder_out["sentences"]:
             return memory, None

@@ -154,7 +154,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
-            - ``encoded``: :class:`luna_fairseq.modules.EncoderOutput` of the same tensors, for the decoder
+            - ``encoded``: :class:`luna_fairseq.modules.EncoderOutput` of the same tensors. If a caller
+              changes the features, P or the padding mask below, the decoder reads the changed tensors
             - ``packed_out``: packed sequence P [L, B, C] after the last layer
             - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
             - ``packed_states``: P before the first layer and after each layer, if ``return_all_hiddens`` is

@@ -172,3 +172,18 @@ def test_beam_search_in_a_batch_finds_what_it_finds_alone(beam, variant):
             assert float(ours["score"]) == pytest.approx(float(theirs["score"]), abs=1e-5)
             lprobs, _ = lprobs_of(model, ours["tokens"], torch.tensor([sentence]), None)
             assert float(ours["score"]) == pytest.approx(lprobs.mean().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["tied", "look-up diagonal", "softmax cross"])
+def test_the_decoder_reads_a_changed_encoder_output(variant):
+    """As in fairseq, entries of the encoder's dictionary may be changed before the decoder reads them."""
+    model = tiny_model(**VARIANTS[variant])
+    source, target = (batch(x) for x in example())
+    with torch.no_grad():
+        out = model.encoder(source)
+        for name in ("encoder_out", "packed_out"):
+            changed = {**out, name: [torch.randn_like(out[name][0])]}
+            difference = model.decoder(target, changed)[0] - model.decoder(target, out)[0]
+            assert difference.abs().amax() > 1e-3, name
+        padded = {**out, "encoder_padding_mask": [source.ne(PAD).cumsum(dim=1) > 2]}
+        assert (model.decoder(target, padded)[0] - model.decoder(target, out)[0]).abs().amax() > 1e-3
