@@ -258,7 +258,7 @@ def _read_first_segments(
     mask, bias = segments.padding_mask[:, :number].flatten(1), None
     rows_mask = packed_padding_mask
     if rows_mask is None:
-        rows_mask = mask.new_zeros(len(mask), k.size(2))
+        rows_mask = mask.new_zeros(mask.size(0), k.size(2))
     if diagonal is not None and segments.place is not None:
         place = segments.place[:, :number].flatten(1)[:, None, None]
         bias = torch.cat([diagonal.bias(), diagonal.bias_at(place)], dim=-1)
