@@ -42,7 +42,7 @@ def naive_diagonal_bias(
 class Diagonal(NamedTuple):
     """Diagonal prior of one batch: a bias toward keys near the source position expected for a query.
 
-    :func:`find_diagonal` computes it. Distances are in tokens. Shapes: batch size B, H heads, T queries, N
+    :func:`measure_diagonal` computes it. Distances are in tokens. Shapes: batch size B, H heads, T queries, N
     keys.
 
     Attributes:
@@ -74,21 +74,6 @@ class Diagonal(NamedTuple):
         # Multiplying the factor by the nearest distance first is cheaper than subtracting all distances.
         nearest = self.factor * -self.nearest
         return limit_penalty(torch.addcmul(nearest, (self.expected - place).abs(), self.factor))
-
-
-def find_diagonal(
-    strength: Tensor,
-    ratio: Tensor,
-    query_place: Tensor,
-    key_place: Tensor,
-    masked: Optional[Tensor] = None,
-    origin: Optional[Tensor] = None,
-) -> Diagonal:
-    """Compute the diagonal prior of a batch, given the positions ``query_place`` [B, T] of the queries.
-
-    See :func:`measure_diagonal`. origin: number [B, T] of source tokens before the aligned sentence.
-    """
-    return measure_diagonal(strength, ratio, TargetPlaces(query_place, origin), key_place, masked)
 
 
 def measure_diagonal(

@@ -4,7 +4,7 @@ Functions convert a transformers configuration to the options of these classes.
 """
 
 from functools import partial
-from typing import Any, Iterable, Optional, Tuple
+from typing import Any, Iterable, Iterator, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -57,26 +57,36 @@ def decoder_options(config: Any) -> DecoderOptions:
     )
 
 
-def build_layers(layers: Iterable[nn.Module]) -> nn.ModuleList:
-    """Build the list of layers, each with the attribute by which transformers enables checkpointing."""
-    built = nn.ModuleList(layers)
-    for layer in built:
-        layer.gradient_checkpointing = False
-        for method in ("forward", "read"):
-            if hasattr(layer, method):
-                setattr(layer, method, partial(_call_layer, layer, method))
-    return built
+class CheckpointedLayers(nn.ModuleList):
+    """List of layers that are called with gradient checkpointing if transformers has enabled it.
+
+    It wraps layers when they are iterated over and assigns nothing to them, so that the replicas of
+    ``torch.nn.DataParallel`` call their own layers.
+    """
+
+    gradient_checkpointing = False  # set by transformers, together with _gradient_checkpointing_func
+
+    def __iter__(self) -> Iterator[Any]:
+        layers = super().__iter__()
+        if not (self.gradient_checkpointing and self.training):
+            return layers
+        return (_CheckpointedLayer(layer, self._gradient_checkpointing_func) for layer in layers)
 
 
-def _call_layer(layer: Any, method: str, *inputs: Any) -> Any:
-    """Call a method of a layer, with gradient checkpointing if it is enabled and the layer is in training."""
-    function = partial(getattr(type(layer), method), layer)
-    if layer.gradient_checkpointing and layer.training:
-        return call_with_tensors(layer._gradient_checkpointing_func, function, *inputs)
-    return function(*inputs)
+class _CheckpointedLayer:
+    """A layer whose calls go through ``run``, transformers' function for gradient checkpointing."""
+
+    def __init__(self, layer: Any, run: Any):
+        self.layer, self.run = layer, run
+
+    def __call__(self, *inputs: Any) -> Any:
+        return call_with_tensors(self.run, self.layer, *inputs)
+
+    def read(self, *inputs: Any) -> Any:
+        return call_with_tensors(self.run, self.layer.read, *inputs)
 
 
-BUILDERS = Builders(layers=build_layers)
+BUILDERS = Builders(layers=CheckpointedLayers)
 
 
 class TransformersStack(TokenEmbedding):

@@ -24,6 +24,7 @@ from luna_fairseq.models.fairseq_layers import (
     read_options,
     refuse_tracing,
 )
+from luna_fairseq.modules.batch import Source
 from luna_fairseq.modules.heads import hypotheses_per_sentence
 from luna_fairseq.modules.luna_decoder import DecoderAttentions, LunaDecoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
@@ -214,12 +215,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             skipped = [number for number, skips in enumerate(is_skipped.tolist()) if skips]
         if encoder_out is None:
             return self.read(skipped=skipped), None
-        encoded: EncoderOutput = encoder_out["encoded"][0]
-        # Users of fairseq change entries of its dictionary, for example to add features of an image.
-        encoded = encoded._replace(x=encoder_out["encoder_out"][0], packed=encoder_out["packed_out"][0])
-        if encoded.source.padding_mask is not None:
-            padding_mask = encoder_out["encoder_padding_mask"][0]
-            encoded = encoded._replace(source=encoded.source._replace(padding_mask=padding_mask))
+        source: Source = encoder_out["source"][0]
+        if source.padding_mask is not None:
+            # As in fairseq, a caller may have changed the dictionary, for example to add an image.
+            source = source._replace(padding_mask=encoder_out["encoder_padding_mask"][0])
+        encoded = EncoderOutput(encoder_out["encoder_out"][0], encoder_out["packed_out"][0], source)
         memory = self.read(encoded, for_decoding, weights_of, skipped)
         if not encoder_out["sentences"]:
             return memory, None

@@ -154,8 +154,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
-            - ``encoded``: :class:`luna_fairseq.modules.EncoderOutput` of the same tensors. If a caller
-              changes the features, P or the padding mask below, the decoder reads the changed tensors
+            - ``source``: padding masks as the decoder uses them, :class:`luna_fairseq.modules.Source`
             - ``packed_out``: packed sequence P [L, B, C] after the last layer
             - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
             - ``packed_states``: P before the first layer and after each layer, if ``return_all_hiddens`` is
@@ -178,9 +177,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         if self.separators is not None:
             numbers = sentence_numbers(src_tokens.eq(self.separators[0]), padding_mask)
             source = source._replace(sentence_numbers=numbers)
-            out = out._replace(source=source)
         return {
-            "encoded": [out],
+            "source": [source],
             "encoder_out": [out.x],
             "encoder_padding_mask": [padding_mask],
             "encoder_embedding": [],

@@ -267,13 +267,11 @@ class LunaDecoder(TokenEmbedding):
         shared = Shared(memory.source, mask, geometry, counts)
 
         states, all_weights, layer_states = [x], [], []
-        for number, layer_memory in enumerate(memory.layers):
+        for number, (layer, layer_memory) in enumerate(zip(self.layers, memory.layers)):
             layer_state, weights = None, None
             if layer_memory is not None:
                 earlier = None if state is None else state.layers[number]
-                x, layer_state, weights = self.layers[number](
-                    x, layer_memory, earlier, shared, number in weights_of
-                )
+                x, layer_state, weights = layer(x, layer_memory, earlier, shared, number in weights_of)
                 states.append(x)
             all_weights.append(weights)
             layer_states.append(layer_state)

@@ -195,6 +195,15 @@ class CausalLayer(LunaLayer):
         self.self_attn = self_attn
         self.self_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
 
+    def attend_to_target(
+        self, x: Tensor, memory: LayerMemory, state: Any, shared: Shared
+    ) -> Tuple[Tensor, Any]:
+        """Apply causal self-attention and its residual connection to X [T, B * n, C]. Return X and state."""
+        y = self.self_attn_layer_norm(x) if self.normalize_before else x
+        keep_state = shared.counts is not None
+        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
+        return self.add_residual(self.self_attn_layer_norm, x, y), state
+
 
 class LunaDecoderLayer(CausalLayer):
     """Decoder layer with causal self-attention, cross-attention and a feed-forward block.
@@ -295,10 +304,7 @@ class LunaDecoderLayer(CausalLayer):
             Output X [T, B * n, C], the state after these positions (None if no state is kept), and the
             weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
         """
-        y = self.self_attn_layer_norm(x) if self.normalize_before else x
-        keep_state = shared.counts is not None
-        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
-        x = self.add_residual(self.self_attn_layer_norm, x, y)
+        x, state = self.attend_to_target(x, memory, state, shared)
         y = self.encoder_attn_layer_norm(x) if self.normalize_before else x
         y, weights = self.encoder_attn.unpack(y, memory.cross, shared.source, shared.geometry, need_weights)
         x = self.add_residual(self.encoder_attn_layer_norm, x, y)
@@ -344,8 +350,5 @@ class LanguageModelLayer(CausalLayer):
 
         There are no weights over a source, so ``need_weights`` has no effect and the third result is None.
         """
-        y = self.self_attn_layer_norm(x) if self.normalize_before else x
-        keep_state = shared.counts is not None
-        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
-        x = self.add_residual(self.self_attn_layer_norm, x, y)
+        x, state = self.attend_to_target(x, memory, state, shared)
         return self.feed_forward(x), state, None

@@ -14,7 +14,8 @@ from luna_fairseq.anchored import chosen, pairs
 from luna_fairseq.anchored import lookup as lookup_module
 from luna_fairseq.anchored import segments as segments_module
 from luna_fairseq.anchored.dense import Tokens, dense_attention, split_dense_weights
-from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
+from luna_fairseq.anchored.diagonal import measure_diagonal, naive_diagonal_bias
+from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.lookup import (
     lookup_attention,
     mixed_lookup_attention,
@@ -233,7 +234,7 @@ def test_batches_of_short_and_long_contexts_equal_the_definition(kind, number, L
 
     def form(*x):
         *rest, gamma, r = x
-        diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
+        diagonal = measure_diagonal(gamma, r, TargetPlaces(query_place), row_place, packed)
         return build_lookup(number, context, packed, diagonal, token_place)(*rest)
 
     def definition(*x):
@@ -366,7 +367,7 @@ def test_look_up_attention_with_a_diagonal_prior_equals_the_definition(kind):
 
     def form(*x):
         *rest, gamma, r = x
-        diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
+        diagonal = measure_diagonal(gamma, r, TargetPlaces(query_place), row_place, packed)
         return build_lookup(2, context, packed, diagonal, token_place)(*rest)
 
     def definition(*x):

@@ -92,6 +92,29 @@ def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
 
 
+def replicate(module, factor):
+    """Replicate a module like ``torch.nn.DataParallel``, but with parameters multiplied by a factor."""
+    replica = module._replicate_for_data_parallel()
+    for name, child in module._modules.items():
+        replica._modules[name] = None if child is None else replicate(child, factor)
+    for name, parameter in module._parameters.items():
+        setattr(replica, name, None if parameter is None else parameter.detach() * factor)
+    return replica
+
+
+@every_kind
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_replicas_compute_with_their_own_parameters(kind, variant, head, checkpointed):
+    model = exported(kind, variant, head).train()
+    if checkpointed:
+        model.gradient_checkpointing_enable()
+    with torch.no_grad():
+        actual = replicate(model, 1.5)(**examples(model)).loss
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        torch.testing.assert_close(actual, model(**examples(model)).loss, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "kind, more",
     [

@@ -88,10 +88,10 @@ def test_an_unpadded_batch_has_a_mask_that_changes_nothing():
         out = model.encoder(source)
         (mask,) = out["encoder_padding_mask"]
         assert mask.shape == source.shape and not mask.any()
-        encoded = out["encoded"][0]
-        masked = encoded._replace(source=encoded.source._replace(padding_mask=mask))
-        assert encoded.source.padding_mask is None
-        assert_close(model.decoder(target, {**out, "encoded": [masked]})[0], model.decoder(target, out)[0])
+        (masks,) = out["source"]
+        assert masks.padding_mask is None
+        masked = {**out, "source": [masks._replace(padding_mask=mask)]}
+        assert_close(model.decoder(target, masked)[0], model.decoder(target, out)[0])
 
 
 def test_the_last_kept_layer_of_softmax_attention_to_the_source_packs_nothing():
