@@ -146,10 +146,12 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         src_lengths: Optional[Tensor] = None,
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
+        num_outputs: Optional[int] = None,
     ) -> Dict[str, List[Any]]:
         """Encode source tokens [B, S], padded on the left or on the right.
 
         ``src_lengths`` are ignored. ``token_embeddings`` [B, S, C] replace the token embeddings.
+        ``num_outputs`` is the number of leading tokens whose output is computed (default: all).
 
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
@@ -172,6 +174,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             embeddings=token_embeddings,
             padding_mask=padding_mask,
             return_states=return_all_hiddens,
+            num_outputs=num_outputs,
         )
         source = out.source
         if self.separators is not None:

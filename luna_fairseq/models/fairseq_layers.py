@@ -24,6 +24,7 @@ from luna_fairseq.modules.options import SINUSOIDAL, StackOptions, options_from
 from luna_fairseq.modules.positions import build_positions as build_torch_positions
 from luna_fairseq.modules.positions import sinusoids
 from luna_fairseq.ops.attention import is_recording_graph
+from luna_fairseq.ops.dropout import dropout
 
 # fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
@@ -82,13 +83,20 @@ def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
         return nn.ModuleList(wrapped)
 
     return Builders(
-        dropout=lambda probability, owner: FairseqDropout(probability, module_name=owner),
+        dropout=lambda probability, owner: Dropout(probability, module_name=owner),
         norm=partial(LayerNorm, export=cfg.export),
         linear=partial(quant_noise, p=cfg.quant_noise.pq, block_size=cfg.quant_noise.pq_block_size),
         layers=build_layers,
         positions=build_positions,
         packed_positions=SinusoidalPositionalEmbedding.get_embedding,
     )
+
+
+class Dropout(FairseqDropout):
+    """fairseq's dropout module, with masks that :func:`luna_fairseq.ops.dropout.dropout` draws."""
+
+    def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
+        return dropout(x, self.p) if self.p > 0 and (self.training or self.apply_during_inference) else x
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:

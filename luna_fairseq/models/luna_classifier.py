@@ -89,6 +89,7 @@ class LunaClassifier(PluginModel):
         src_lengths: Optional[Tensor] = None,
         src1_tokens: Optional[Tensor] = None,
         src1_lengths: Optional[Tensor] = None,
+        all_outputs: bool = False,
     ) -> Tensor:
         """Compute the class logits [B, classes] of sequences or of pairs of sequences.
 
@@ -97,6 +98,8 @@ class LunaClassifier(PluginModel):
             src_lengths: ignored, because lengths are computed from ``src_tokens``.
             src1_tokens: second sequence of each pair, if the model classifies pairs.
             src1_lengths: ignored.
+            all_outputs: compute the outputs of all tokens in the last layer, for attention maps. By default,
+                only those that are classified are computed.
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -104,28 +107,42 @@ class LunaClassifier(PluginModel):
             raise InputError(
                 f"the model classifies {model}, the data has {data}: train on data of the same kind"
             )
-        x = self.represent(src_tokens)
+        x = self.represent(src_tokens, all_outputs)
         if src1_tokens is not None:
-            y = self.represent(src1_tokens)
+            y = self.represent(src1_tokens, all_outputs)
             parts = [x, y] if self.args.pair_combination == "concat" else [x, y, x * y, x - y]
             x = torch.cat(parts, dim=-1)
         for layer in self.classifier:
             x = self.classifier_activation(layer(x))
         return self.sentence_projection_layer(x)
 
-    def represent(self, src_tokens: Tensor) -> Tensor:
+    def represent(self, src_tokens: Tensor, all_outputs: bool = False) -> Tensor:
         """Encode each sequence [B, T] of tokens or pixels as one vector [B, C].
 
         Depending on the options, the vector is that of the first token, the mean of all tokens, or the mean
         of the packed sequence P.
         """
         embed = self.encoder.embed_tokens
+        groups = self.args.length_groups
+        if groups > 1 and not all_outputs and not isinstance(embed, PixelEmbedding):
+            lengths = src_tokens.ne(embed.padding_idx).sum(dim=1)
+            order = lengths.argsort(descending=True)
+            parts = [rows for rows in order.tensor_split(groups) if len(rows)]
+            vectors = [self.encode(src_tokens[rows, : int(lengths[rows[0]])]) for rows in parts]
+            return torch.cat(vectors).index_select(0, order.argsort())
+        return self.encode(src_tokens, all_outputs)
+
+    def encode(self, src_tokens: Tensor, all_outputs: bool = False) -> Tensor:
+        """Encode sequences as :meth:`represent` does, in a single call of the encoder."""
+        embed = self.encoder.embed_tokens
+        reads_all = all_outputs or (self.args.sen_rep_type != "cls" and not self.args.use_p)
+        num_outputs = None if reads_all else 1
         if isinstance(embed, PixelEmbedding):
             embedding = embed(src_tokens)
             src_tokens = embed.placeholder_tokens(embedding)
-            out = self.encoder(src_tokens, token_embeddings=embedding)
+            out = self.encoder(src_tokens, token_embeddings=embedding, num_outputs=num_outputs)
         else:
-            out = self.encoder(src_tokens)
+            out = self.encoder(src_tokens, num_outputs=num_outputs)
         if self.args.use_p:
             return mean_pool(
                 out["packed_out"][0].transpose(0, 1), next(iter(out["packed_padding_mask"]), None)

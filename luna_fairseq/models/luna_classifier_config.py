@@ -34,6 +34,13 @@ class ClassifierOptions(LayerOptions, EncoderSizeOptions):
         "concat",
         "combination of the two vectors u and v of a pair: concat, [u, v]; nli, [u, v, u * v, u - v]",
     )
+    length_groups: int = option(
+        1,
+        "encode the texts of a batch in this many groups of similar length, which saves most of the "
+        "computation for padding; the results are equal up to rounding",
+        least=1,
+        may_change=True,
+    )
     classifier_layers: int = option(1, "number of hidden layers of the classifier", least=1)
     classifier_out_dim: int = option(2048, "width of the classifier's hidden layers", least=1)
     classifier_activation_fn: Activation = option("relu", "activation function of the classifier")

@@ -3,14 +3,15 @@
 The Transformer encoder is fairseq's and serves as the baseline for Luna's encoder.
 """
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import torch
 from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from luna_fairseq.models.fairseq_layers import RepeatedLayers, activation_function, wrap_layer
+from luna_fairseq.models.fairseq_layers import Dropout, RepeatedLayers, activation_function, wrap_layer
+from luna_fairseq.modules.batch import drop_empty_mask
 
 
 class PixelEmbedding(nn.Module):
@@ -48,14 +49,65 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
         super().__init__(cfg)
         self.activation_fn = activation_function(cfg.activation_fn)
 
+    def forward(
+        self,
+        x: Tensor,
+        encoder_padding_mask: Optional[Tensor],
+        attn_mask: Optional[Tensor] = None,
+        num_outputs: Optional[int] = None,
+    ) -> Tensor:
+        """Apply the layer to x [T, B, C]. ``num_outputs``: compute only this many leading outputs."""
+        if num_outputs is None:
+            return super().forward(x, encoder_padding_mask, attn_mask)
+        y = self.self_attn_layer_norm(x) if self.normalize_before else x
+        y = self.dropout_module(self.attend(y, encoder_padding_mask, num_outputs))
+        x = self.residual_connection(y, x[:num_outputs])
+        x = x if self.normalize_before else self.self_attn_layer_norm(x)
+        y = self.final_layer_norm(x) if self.normalize_before else x
+        y = self.fc2(self.activation_dropout_module(self.activation_fn(self.fc1(y))))
+        x = self.residual_connection(self.dropout_module(y), x)
+        return x if self.normalize_before else self.final_layer_norm(x)
+
+    def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
+        """Compute the first outputs of self-attention. The queries are the first ``num_outputs`` tokens."""
+        return self.self_attn(x[:num_outputs], x, x, padding_mask, need_weights=False)[0]
+
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder. Its layers are applied ``layer_repeats`` times with shared weights."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)
+        self.dropout_module = Dropout(cfg.dropout, module_name=type(self).__name__)
         if layer_repeats > 1:
             self.layers: nn.ModuleList = RepeatedLayers(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
         return wrap_layer(TransformerSequenceLayer(cfg), cfg)
+
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Optional[Tensor] = None,
+        return_all_hiddens: bool = False,
+        token_embeddings: Optional[Tensor] = None,
+        num_outputs: Optional[int] = None,
+    ) -> Dict[str, Any]:
+        """Encode tokens [B, S]. ``num_outputs``: compute the output of only this many leading tokens.
+
+        With ``num_outputs``, the output has only the entries ``encoder_out`` and ``encoder_padding_mask``.
+        """
+        if num_outputs is None:
+            return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)
+        padding_mask = src_tokens.eq(self.padding_idx)
+        x, _ = self.forward_embedding(src_tokens, token_embeddings)
+        mask = drop_empty_mask(padding_mask)
+        if mask is not None:
+            x = x.masked_fill(mask.unsqueeze(-1), 0.0)
+        x = x.transpose(0, 1)
+        layers = list(self.layers)
+        for number, layer in enumerate(layers, start=1):
+            x = layer(x, mask, num_outputs=num_outputs if number == len(layers) else None)
+        if self.layer_norm is not None:
+            x = self.layer_norm(x)
+        return {"encoder_out": [x], "encoder_padding_mask": [padding_mask]}

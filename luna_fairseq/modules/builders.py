@@ -7,11 +7,19 @@ from torch import Tensor, nn
 
 from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.modules.positions import build_positions, sinusoidal_table
+from luna_fairseq.ops.dropout import dropout
+
+
+class Dropout(nn.Dropout):
+    """torch's dropout module, with masks that :func:`luna_fairseq.ops.dropout.dropout` draws."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p) if self.training and self.p > 0 else x
 
 
 def build_dropout(probability: float, owner: str) -> nn.Module:
-    """Build torch's dropout module. ``owner`` is ignored; fairseq's dropout uses it as a name."""
-    return nn.Dropout(probability)
+    """Build a dropout module. ``owner`` is ignored; fairseq's dropout uses it as a name."""
+    return Dropout(probability)
 
 
 def keep_linear(linear: nn.Linear) -> nn.Linear:

@@ -145,6 +145,7 @@ class LunaEncoder(TokenEmbedding):
         places: Optional[Tensor] = None,
         return_states: bool = False,
         need_weights: bool = False,
+        num_outputs: Optional[int] = None,
     ) -> EncoderOutput:
         """Encode a batch of token sequences.
 
@@ -159,10 +160,12 @@ class LunaEncoder(TokenEmbedding):
             return_states: also return the features and the packed sequence P before the first layer and after
                 each layer.
             need_weights: also return the self-attention weights.
+            num_outputs: number T of leading tokens whose output features are computed (default: None, all S).
+                A classifier that reads only the first token passes 1, which saves most of the last layer.
 
         Returns:
-            :class:`EncoderOutput` with the output features [S, B, C], the final P [L, B, C] and their padding
-            masks.
+            :class:`EncoderOutput` with the output features [T, B, C], the final P [L, B, C] and the padding
+            masks of the S tokens and of P.
 
         Raises:
             InputError: Neither ``tokens`` nor ``padding_mask`` was passed.
@@ -185,13 +188,14 @@ class LunaEncoder(TokenEmbedding):
 
         packed = first_packed
         states, packed_states, all_weights = [x], [packed], []
-        for _ in range(self.layer_repeats):
-            for layer in self.layers:
-                x, packed, weights = layer(x, packed, source, geometry, need_weights)
-                packed = first_packed if packed is None else packed
-                states.append(x)
-                packed_states.append(packed)
-                all_weights.append(weights)
+        layers = [layer for _ in range(self.layer_repeats) for layer in self.layers]
+        for number, layer in enumerate(layers, start=1):
+            outputs = num_outputs if number == len(layers) else None
+            x, packed, weights = layer(x, packed, source, geometry, need_weights, outputs)
+            packed = first_packed if packed is None else packed
+            states.append(x)
+            packed_states.append(packed)
+            all_weights.append(weights)
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)

@@ -138,6 +138,7 @@ class LunaEncoderLayer(LunaLayer):
         source: Source,
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
+        num_outputs: Optional[int] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """Apply self-attention and the feed-forward block.
 
@@ -149,18 +150,26 @@ class LunaEncoderLayer(LunaLayer):
             source: padding masks of X and of P.
             geometry: token positions, if attention weights depend on distance.
             need_weights: also return the self-attention weights.
+            num_outputs: number T of leading tokens whose output X is computed (default: None, all S). P is
+                always computed from all tokens.
 
         Returns:
-            Output X [S, B, C], P [L, B, C] for the next layer (None if the layer does not update P), and
-            weights [H, B, S, S] (None if ``need_weights`` is False).
+            Output X [T, B, C], P [L, B, C] for the next layer (None if the layer does not update P), and
+            weights [H, B, T, S] (None if ``need_weights`` is False).
         """
         y = self.self_attn_layer_norm(x) if self.normalize_before else x
         p = packed
         if self.normalize_before and self.packed_layer_norm is not None:
             p = self.packed_layer_norm(packed)
+        query = y if num_outputs is None else y[:num_outputs]
+        if self.self_attn.needs_geometry:
+            query = y  # The geometry holds the positions of all tokens.
         y, packed_context, weights = self.self_attn(
-            y, p, y, source=source, geometry=geometry, need_weights=need_weights
+            query, p, y, source=source, geometry=geometry, need_weights=need_weights
         )
+        if num_outputs is not None:
+            x, y = x[:num_outputs], y[:num_outputs]
+            weights = None if weights is None else weights[:, :, :num_outputs]
         x = self.add_residual(self.self_attn_layer_norm, x, y)
         packed = self.next_packed(packed, packed_context)
         return self.feed_forward(x), packed, weights

@@ -45,6 +45,10 @@ class PeerEncoderLayer(TransformerSequenceLayer):
         # not built by fairseq's method.
         self.self_attn = build_layer_attention(cfg, cfg.attention, BIDIRECTIONAL)
 
+    def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
+        """Compute the first outputs of self-attention. Not every attention can compute them alone."""
+        return self.self_attn(x, x, x, padding_mask)[0][:num_outputs]
+
 
 class InformerEncoderLayer(PeerEncoderLayer):
     """Encoder layer with an :class:`InformationBlock` in place of the feed-forward network."""
@@ -57,11 +61,16 @@ class InformerEncoderLayer(PeerEncoderLayer):
         )
 
     def forward(
-        self, x: Tensor, encoder_padding_mask: Optional[Tensor], attn_mask: Optional[Tensor] = None
+        self,
+        x: Tensor,
+        encoder_padding_mask: Optional[Tensor],
+        attn_mask: Optional[Tensor] = None,
+        num_outputs: Optional[int] = None,
     ) -> Tensor:
         padding_mask = None if encoder_padding_mask is None else encoder_padding_mask.bool()
         x = self._sublayer(x, self.self_attn_layer_norm, lambda y: self.self_attn(y, y, y, padding_mask)[0])
-        return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding_mask))
+        x = self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding_mask))
+        return x[:num_outputs]
 
     def _sublayer(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
         """Apply a block with dropout, a residual connection, and layer normalization before or after it."""

@@ -43,7 +43,7 @@ class Classifier:
         if self.task.prepends_cls:
             indices.insert(0, dictionary.index(CLS))
         device = next(self.model.parameters()).device
-        logits = self.model(torch.tensor([indices], device=device))
+        logits = self.model(torch.tensor([indices], device=device), all_outputs=True)
         label = self.task.label_dictionary[int(logits.argmax()) + self.task.label_dictionary.nspecial]
         symbols = [dictionary[index] for index in indices]
         return [_to_character(symbol) for symbol in symbols] if is_byte_level else symbols, label
