@@ -12,6 +12,8 @@ from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from luna_fairseq.models.fairseq_layers import Dropout, RepeatedLayers, activation_function, wrap_layer
 from luna_fairseq.modules.batch import drop_empty_mask
+from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
+from luna_fairseq.ops.absorbed import absorbed_pack, should_absorb, split_input_projection
 
 
 class PixelEmbedding(nn.Module):
@@ -70,7 +72,15 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
     def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
         """Compute the first outputs of self-attention. The queries are the first ``num_outputs`` tokens."""
-        return self.self_attn(x[:num_outputs], x, x, padding_mask, need_weights=False)[0]
+        attention, query = self.self_attn, x[:num_outputs]
+        q = split_heads(attention.q_proj(query), attention.num_heads)
+        projections = attention.k_proj, attention.v_proj
+        if not should_absorb(q, x, projections):
+            return attention(query, x, x, padding_mask, need_weights=False)[0]
+        # One query costs less than the projections of all keys and values.
+        key, value = (split_input_projection(y.weight, y.bias, attention.num_heads) for y in projections)
+        dropout = dropout_probability(attention.dropout_module)
+        return attention.out_proj(merge_heads(absorbed_pack(q, x, key, value, padding_mask, dropout)))
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
