@@ -9,8 +9,9 @@ from tiny_models import CLASSIFIER_VARIANTS as VARIANTS
 from tiny_models import classifier as tiny_model
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models import LunaClassifier
+from luna_fairseq.models import LunaClassifier, sequence_encoder
 from luna_fairseq.models.architectures import encoder_sizes
+from luna_fairseq.ops.absorbed import absorbed_pack
 
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
@@ -120,6 +121,58 @@ def test_a_checkpoint_with_another_dictionary_is_refused():
 
 
 TWIN = {"layer_type": "transformer"}
+ANCHORED = {"anchored_packed": True, "encoder_layers": 2}
+
+
+def logits_and_gradients(model, tokens, **options):
+    model.zero_grad()
+    logits = model(tokens, **options)
+    logits.square().sum().backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return {"logits": logits.detach(), **gradients}
+
+
+def assert_all_close(actual, expected):
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
+        assert_close(value, expected[name])
+
+
+@pytest.mark.parametrize("options", [*VARIANTS.values(), ANCHORED])
+def test_last_layer_computes_only_what_is_classified(options):
+    """The results equal those of a model that computes the outputs of all tokens."""
+    model, tokens = tiny_model(**options), batch()
+    lengths = []
+    model.encoder.layers[-1].fc1.register_forward_hook(lambda *call: lengths.append(len(call[2])))
+    results = logits_and_gradients(model, tokens), logits_and_gradients(model, tokens, all_outputs=True)
+    assert_all_close(*results)
+    calls = options.get("encoder_layers", 2) if options.get("tie_layer_weights") else 1
+    assert lengths[calls - 1] == (9 if options.get("sen_rep_type") == "mp" else 1)
+    assert lengths[-1] == 9
+
+
+def test_transformer_with_one_query_does_not_project_its_keys(monkeypatch):
+    """The query absorbs the projections, unless they are more than plain linear layers."""
+    model, calls = tiny_model(**TWIN), []
+    monkeypatch.setattr(
+        sequence_encoder, "absorbed_pack", lambda *inputs: calls.append(1) or absorbed_pack(*inputs)
+    )
+    absorbed = model(batch())
+    assert calls == [1]
+    model.encoder.layers[-1].self_attn.k_proj.register_forward_hook(lambda *_: None)
+    assert_close(model(batch()), absorbed)
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("options", [*VARIANTS.values(), ANCHORED])
+@pytest.mark.parametrize("groups", [2, 3, 7])
+def test_length_groups_change_nothing_but_padding(options, groups):
+    whole, grouped = tiny_model(**options), tiny_model(**options, length_groups=groups)
+    lengths = []
+    grouped.encoder.embed_tokens.register_forward_hook(lambda *call: lengths.append(call[1][0].size(1)))
+    expected = logits_and_gradients(whole, batch((4, 9, 6, 2)))
+    assert_all_close(logits_and_gradients(grouped, batch((4, 9, 6, 2))), expected)
+    assert lengths == {2: [9, 4], 3: [9, 4, 2], 7: [9, 6, 4, 2]}[groups]
 
 
 @pytest.mark.parametrize(

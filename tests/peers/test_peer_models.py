@@ -169,6 +169,16 @@ def test_classifiers_of_tokens_and_pixels(name, pixels):
     assert logits.shape == (len(x), 2) and logits.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"attention": name} for name in ATTENTIONS] + [{"information_block": True, "information_kernel": 6}],
+)
+def test_classifier_of_one_token_computes_one_output(options):
+    task = Namespace(source_dictionary=Task().source_dictionary, pairs=False)
+    peer, tokens = model(PeerClassifier, task=task, sen_rep_type="cls", **options), batch(example()[0])
+    assert_close(peer(tokens), peer(tokens, all_outputs=True), tolerance=1e-6)
+
+
 def test_layers_share_linformers_projections_where_asked_to():
     separate, shared = (
         model(PeerRoberta, task=LMTask(), attention="linformer", linformer_sharing=sharing)
