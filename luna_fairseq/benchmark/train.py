@@ -80,7 +80,8 @@ class Train(ModelTask):
                 sentence[length:] = pad
         if self.task == "classify":
             labels = torch.arange(batch.sentences, device=source.device) % 2
-            return lambda: F.cross_entropy(model(source).float(), labels)
+            # Attentions are compared in all layers, and some cannot compute the classified output alone.
+            return lambda: F.cross_entropy(model(source, all_outputs=True).float(), labels)
         counts = list(lengths) or [batch.T] * batch.sentences
         net_input = {"src_tokens": source}
         if self.task == "translate":

@@ -99,6 +99,14 @@ class Dropout(FairseqDropout):
         return dropout(x, self.p) if self.p > 0 and (self.training or self.apply_during_inference) else x
 
 
+def replace_dropout(model: nn.Module) -> None:
+    """Replace fairseq's dropout modules in ``model`` by :class:`Dropout`."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is FairseqDropout:
+                setattr(parent, name, Dropout(child.p, child.module_name))
+
+
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
     """Build the position embedding that the options request, or None. Sinusoidal positions are fairseq's."""
     if options.positions == SINUSOIDAL:

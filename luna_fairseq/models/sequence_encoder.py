@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from luna_fairseq.models.fairseq_layers import Dropout, RepeatedLayers, activation_function, wrap_layer
+from luna_fairseq.models.fairseq_layers import (
+    RepeatedLayers,
+    activation_function,
+    replace_dropout,
+    wrap_layer,
+)
 from luna_fairseq.modules.batch import drop_empty_mask
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.ops.absorbed import absorbed_pack, should_absorb, split_input_projection
@@ -88,7 +93,7 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)
-        self.dropout_module = Dropout(cfg.dropout, module_name=type(self).__name__)
+        replace_dropout(self)
         if layer_repeats > 1:
             self.layers: nn.ModuleList = RepeatedLayers(self.layers, layer_repeats)
 

@@ -8,7 +8,7 @@ from fairseq.models.transformer import TransformerDecoderBase
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from luna_fairseq.anchored.target_places import target_places
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.fairseq_layers import activation_function, wrap_layer
+from luna_fairseq.models.fairseq_layers import activation_function, replace_dropout, wrap_layer
 from luna_fairseq.models.sequence_encoder import TransformerSequenceEncoder, TransformerSequenceLayer
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, CROSS
 from luna_fairseq.peers.informer import InformationBlock
@@ -116,6 +116,10 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 class PeerDecoder(TransformerDecoderBase):
     """fairseq's Transformer decoder with efficient attentions from other papers."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        replace_dropout(self)
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
