@@ -93,7 +93,7 @@ def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
 
 
 class Dropout(FairseqDropout):
-    """fairseq's dropout module, with masks that :func:`luna_fairseq.ops.dropout.dropout` draws."""
+    """fairseq's dropout module, using :func:`luna_fairseq.ops.dropout.dropout` to draw the masks."""
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         return dropout(x, self.p) if self.p > 0 and (self.training or self.apply_during_inference) else x

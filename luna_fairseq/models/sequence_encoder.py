@@ -19,6 +19,7 @@ from luna_fairseq.models.fairseq_layers import (
 from luna_fairseq.modules.batch import drop_empty_mask
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.ops.absorbed import absorbed_pack, should_absorb, split_input_projection
+from luna_fairseq.ops.attention import luna_attention
 
 
 class PixelEmbedding(nn.Module):
@@ -63,7 +64,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
         attn_mask: Optional[Tensor] = None,
         num_outputs: Optional[int] = None,
     ) -> Tensor:
-        """Apply the layer to x [T, B, C]. ``num_outputs``: compute only this many leading outputs."""
+        """Apply the layer to x [T, B, C], and return all outputs or the first ``num_outputs``."""
         if num_outputs is None:
             return super().forward(x, encoder_padding_mask, attn_mask)
         y = self.self_attn_layer_norm(x) if self.normalize_before else x
@@ -77,15 +78,17 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
     def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
         """Compute the first outputs of self-attention. The queries are the first ``num_outputs`` tokens."""
-        attention, query = self.self_attn, x[:num_outputs]
-        q = split_heads(attention.q_proj(query), attention.num_heads)
+        attention, H = self.self_attn, self.self_attn.num_heads
+        q = split_heads(attention.q_proj(x[:num_outputs]), H)
         projections = attention.k_proj, attention.v_proj
-        if not should_absorb(q, x, projections):
-            return attention(query, x, x, padding_mask, need_weights=False)[0]
-        # One query costs less than the projections of all keys and values.
-        key, value = (split_input_projection(y.weight, y.bias, attention.num_heads) for y in projections)
         dropout = dropout_probability(attention.dropout_module)
-        return attention.out_proj(merge_heads(absorbed_pack(q, x, key, value, padding_mask, dropout)))
+        if should_absorb(q, x, projections):
+            key, value = (split_input_projection(layer.weight, layer.bias, H) for layer in projections)
+            output = absorbed_pack(q, x, key, value, padding_mask, dropout)
+        else:
+            key, value = (split_heads(layer(x), H) for layer in projections)
+            output = luna_attention(q, key, value, padding_mask, dropout)
+        return attention.out_proj(merge_heads(output))
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
@@ -108,9 +111,10 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
         token_embeddings: Optional[Tensor] = None,
         num_outputs: Optional[int] = None,
     ) -> Dict[str, Any]:
-        """Encode tokens [B, S]. ``num_outputs``: compute the output of only this many leading tokens.
+        """Encode tokens [B, S].
 
-        With ``num_outputs``, the output has only the entries ``encoder_out`` and ``encoder_padding_mask``.
+        If ``num_outputs`` is given, the last layer computes the outputs of only that many leading tokens, and
+        the result has only the entries ``encoder_out`` and ``encoder_padding_mask``.
         """
         if num_outputs is None:
             return super().forward(src_tokens, src_lengths, return_all_hiddens, token_embeddings)

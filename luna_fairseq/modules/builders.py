@@ -11,7 +11,7 @@ from luna_fairseq.ops.dropout import dropout
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout module, with masks that :func:`luna_fairseq.ops.dropout.dropout` draws."""
+    """torch's dropout module, using :func:`luna_fairseq.ops.dropout.dropout` to draw the masks."""
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p) if self.training and self.p > 0 else x

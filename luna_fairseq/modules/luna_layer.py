@@ -161,9 +161,9 @@ class LunaEncoderLayer(LunaLayer):
         p = packed
         if self.normalize_before and self.packed_layer_norm is not None:
             p = self.packed_layer_norm(packed)
-        query = y if num_outputs is None else y[:num_outputs]
-        if self.self_attn.needs_geometry:
-            query = y  # The geometry holds the positions of all tokens.
+        # If the weights depend on positions, the geometry describes all tokens as queries.
+        all_queries = num_outputs is None or self.self_attn.needs_geometry
+        query = y if all_queries else y[:num_outputs]
         y, packed_context, weights = self.self_attn(
             query, p, y, source=source, geometry=geometry, need_weights=need_weights
         )
