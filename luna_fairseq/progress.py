@@ -30,7 +30,7 @@ def is_shown() -> bool:
 def progress(
     items: Iterable[Item], description: str, unit: str = "lines", total: Optional[int] = None
 ) -> Iterator[Item]:
-    """Iterate over items and show a progress bar. total: number of items, if it is known."""
+    """Iterate over items and show a progress bar. ``total`` is the number of items, if it is known."""
     return iter(progress_bar(description, total, unit, items))
 
 

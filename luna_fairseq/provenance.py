@@ -1,4 +1,4 @@
-"""Version and commit of this package, which are written to training logs and checkpoints."""
+"""Version and commit of this package, for training logs and checkpoints."""
 
 import functools
 import re

@@ -34,7 +34,7 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 
 
 def import_package(name: str, needed_by: str = "this") -> Any:
-    """Import an optional package, or raise an error that says how to install it and what needs it.
+    """Import an optional package. If it is missing, raise an error that says how to install it, and for what.
 
     Example:
         >>> import_package("torch.nn").__name__

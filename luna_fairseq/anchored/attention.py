@@ -51,7 +51,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
-    """Keys and values that unpack attention caches once per context; None if not needed.
+    """Keys and values that unpack attention caches once per context. Fields that are not needed are None.
 
     The context of S tokens is divided into L segments of at most W tokens, one per row of the packed context.
     With a look-up or a window, queries also attend to tokens of some segments. The fields ``padding_mask``,
@@ -64,7 +64,7 @@ class AnchoredMemory(NamedTuple):
         value: values [B, H, L, K], the same tensor as ``key`` if both share a projection.
         pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
         token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
-        token_value: values of the tokens, of the same shape.
+        token_value: values of the tokens, with the same shape.
         key_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior. With a dense
             look-up, the centres [B, L + S] of all segments and tokens.
         token_place: centre [B, L, W] of each token, for a look-up by segment with a diagonal prior.
@@ -109,8 +109,8 @@ class AnchoredAttention(LunaAttention):
     ) -> None:
         """Build the parameters of the distance biases and, with ``diagonal``, of the diagonal prior.
 
-        anchor_strength: initial factor of distances. The order of the parameters is fixed, because the
-        optimizer state in a checkpoint stores them by order.
+        ``anchor_strength`` is the initial factor of distances. The order of the parameters is fixed, because
+        the optimizer state in a checkpoint stores them by order.
         """
         if self.reads_tokens:
             self.token_k_proj = builders.linear(build_projection(self.embed_dim))
@@ -130,7 +130,7 @@ class AnchoredAttention(LunaAttention):
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
         """Compute the token distances and positions that the attention biases of this module need.
 
-        query, packed, context: whole sequences [T, B, C], [L, B, C] and [S, B, C]; only their sizes are used.
+        Only the sizes of the sequences [T, B, C], [L, B, C] and [S, B, C] are used.
         """
         target = None
         if self.diagonal is not None:
@@ -157,9 +157,9 @@ class AnchoredAttention(LunaAttention):
     ) -> Optional[Diagonal]:
         """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
-        geometry: positions of the queries, or InputError is raised. key_place: positions [B, N] of N keys in
-        the source. first: number of leading keys that count as the nearest key, at which the bias is 0
-        (default: all). Return None if this module has no prior.
+        ``key_place`` [B, N] holds the positions of N keys in the source. The bias is 0 at the key nearest to
+        the expected position, among the ``first`` leading keys (default: all). Return None if this module has
+        no prior. Raise InputError if ``geometry`` lacks the positions of the queries.
         """
         if self.diagonal is None:
             return None
@@ -255,7 +255,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         return super().attend_to_rows(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, S, L] of S tokens and L rows, which penalizes distant rows."""
+        """Return the bias [B, H, S, L] that penalizes distant rows in the logits of unpack attention."""
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
@@ -263,8 +263,8 @@ class AnchoredSelfAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute attention of each token to the packed context and to the tokens in a window around it.
 
-        q: queries [B, H, S, K] of S tokens. Return the output [B, H, S, K], and the attention weights over
-        rows and tokens (None if ``need_weights`` is False).
+        The queries q are [B, H, S, K] for S tokens. Return the output [B, H, S, K], and the attention weights
+        over rows and tokens (None if ``need_weights`` is False).
         """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -290,8 +290,8 @@ class AnchoredCrossAttention(AnchoredAttention):
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
-        lookup: number of segments whose tokens a query also attends to, those whose rows have the largest
-            logits (0: none).
+        lookup: number of segments whose tokens a query also attends to. These are the segments whose rows
+            have the largest logits (0: no look-up).
         diagonal: add a bias toward rows and tokens near the source position expected for a target token.
 
     Example:
@@ -363,8 +363,8 @@ class AnchoredCrossAttention(AnchoredAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Prepare the cached keys and values for fast decoding, if every query attends to all source tokens.
 
-        The result is a :class:`DecodingMemory`, which does not provide attention weights over the context. If
-        queries choose segments, and on a GPU or in a recorded graph, the memory is returned unchanged.
+        The result is a :class:`DecodingMemory`, which does not provide attention weights over the context.
+        The memory is returned unchanged if queries choose segments, on a GPU, and in a recorded graph.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
@@ -416,8 +416,8 @@ class AnchoredCrossAttention(AnchoredAttention):
         A query attends to the tokens of the ``self.lookup`` segments whose rows have its largest logits or,
         in a short context, to all tokens.
 
-        q: queries [B, H, T, K]. memory: cached keys and values. geometry: target positions for the diagonal
-        prior. Returns the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
+        The queries are [B, H, T, K], and ``geometry`` holds target positions for the diagonal prior. Return
+        the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

@@ -1,4 +1,4 @@
-"""Look-up attention: choose the segments that each query attends to, and multiply with their tokens.
+"""Look-up attention: choose segments for each query, and multiply the query with the segments' tokens.
 
 A query chooses the N of L segments whose rows have the largest logits, and attends to their M = N * W tokens
 (segments.py). Other letters: batch size B, H heads of dimension K, T queries.
@@ -18,8 +18,8 @@ def choose_segments(
 ) -> Tensor:
     """Return the indices [B, H, T, N] of the ``number`` segments with the largest logits for each query.
 
-    rows: logits [B, H, T, L] of T queries for L segments. packed_padding_mask: mask [B, L], True at segments
-    that must not be chosen. best_first: sort the indices by decreasing logit.
+    ``rows`` [B, H, T, L] holds the logits of T queries for L segments. ``packed_padding_mask`` [B, L] is True
+    at segments that must not be chosen. With ``best_first``, the indices are sorted by decreasing logit.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -32,13 +32,13 @@ def read_chosen(
 ) -> "ChosenTokens":
     """Choose the text segments to whose tokens each query attends, and arrange them for fast products.
 
-    segments: keys and values of the tokens of L segments. rows: logits [B, H, T, L] of T queries, of which
-    the ``number`` largest choose the segments. packed_padding_mask: mask [B, L], True at segments that must
-    not be chosen.
+    ``segments`` holds the keys and values of the tokens of L segments. Each of T queries chooses the
+    ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
+    True at segments that must not be chosen.
 
-    In a short context, queries attend to all tokens, which are in its first segments. If a batch has a short
-    context, all its queries get as many segments as this requires. In a long context, the segments after the
-    first ``number`` are surplus, and are masked.
+    In a short context, queries attend to all tokens, and the first segments hold these tokens. If a batch has
+    a short context, all its queries get as many segments as this requires. In a long context, the segments
+    after the first ``number`` are surplus, and are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -61,7 +61,7 @@ class ChosenTokens(NamedTuple):
     Attributes:
         segments: keys and values of the tokens of all segments.
         segment: indices [B, H, T, N] of the chosen segments.
-        pairs: the pairs of a query and a chosen segment, grouped by segment for fast matrix products.
+        pairs: (query, chosen segment) pairs, grouped by segment for fast matrix products.
         unread: mask [B, N], True at chosen segments that a query must not attend to, or None. If a short
             context in the batch needs more segments, the last ones of long contexts are masked.
     """
@@ -91,15 +91,15 @@ class ChosenTokens(NamedTuple):
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Compute the weighted sum [B, H, T, K] of the values of the M tokens that each query has chosen.
+        """For each query, sum the values of the M chosen tokens, weighted by ``weights`` [B, H, T, M].
 
-        weights: attention weights [B, H, T, M] of T queries.
+        The result is [B, H, T, K] for T queries.
         """
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather x [B, L, W], a number per token of each segment, at the chosen tokens: [B, H, T, M]."""
+        """Gather one number per chosen token from x [B, L, W], which is arranged by segment: [B, H, T, M]."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

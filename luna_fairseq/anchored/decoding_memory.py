@@ -47,8 +47,8 @@ class DecodingMemory(NamedTuple):
         bias: bias [B, H or 1, 1, N] of the logits. The most negative finite value at padding.
         places: positions of the keys for a diagonal prior (a bias toward keys near an expected source
             position), or None without one.
-        first: number of keys, from the first, among which the diagonal prior finds the key nearest to the
-            expected position: L in a look-up, otherwise N. The prior is 0 at this key.
+        first: number of leading keys among which the diagonal prior finds the key nearest to the expected
+            position: L in a look-up, otherwise N. The prior is 0 at this key.
         pack_weights: always None.
     """
 
@@ -64,8 +64,8 @@ class DecodingMemory(NamedTuple):
     ) -> Tuple[Tensor, Tensor]:
         """Compute attention from unscaled queries q [B, H, T, K] to the cached keys.
 
-        target: positions of the queries, for a diagonal prior. Return the output and the weights [B, H, T,
-        N].
+        ``target`` holds the query positions for a diagonal prior. Return the output and the weights
+        [B, H, T, N].
         """
         # Batched products over B x H take half of the operator calls of matmul.
         heads = q.shape[:2]
@@ -75,10 +75,10 @@ class DecodingMemory(NamedTuple):
         return torch.bmm(dropped, value).unflatten(0, heads), weights.unflatten(0, heads)
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Return the bias [B, H, T, N] of T queries and N keys, including the diagonal prior if any.
+        """Return the bias [B, H, T, N] of T queries and N keys, including the diagonal prior if there is one.
 
-        target: positions of the queries in the target. The prior is 0 for the nearest key and at least
-        ``-MAX_PENALTY``.
+        ``target`` holds the positions of the queries in the target. The prior is 0 for the nearest key and at
+        least ``-MAX_PENALTY``.
         """
         if self.places is None:
             return self.bias.expand(-1, self.key.size(1), -1, -1)
@@ -102,9 +102,9 @@ def prepare_keys(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Scale, transpose and mask keys, values and biases once, for a :class:`DecodingMemory`.
 
-    key, value: [B, H, N, K] for N keys. bias: bias [B, H or 1, 1, N] of the logits. padding_mask: mask [B,
-    N], True at padding. Return keys [B, H, K, N] scaled by K^-0.5, values that are 0 at padding, and biases
-    that are strongly negative there.
+    Keys and values are [B, H, N, K] for N keys, ``bias`` [B, H or 1, 1, N] is added to the logits, and
+    ``padding_mask`` [B, N] is True at padding. Return keys [B, H, K, N] scaled by K^-0.5, values that are 0
+    at padding, and biases that are strongly negative there.
     """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:
@@ -116,7 +116,7 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Return the products of the strength [H] with the key positions ``place`` [B, N] and the ratio [H]."""
+    """Multiply the key positions ``place`` [B, N] and the length ratio [H] by the prior's strength [H]."""
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)
     gamma = strength.view(1, -1, 1, 1).expand(len(place), -1, -1, -1)

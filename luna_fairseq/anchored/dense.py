@@ -1,8 +1,8 @@
 """Look-up attention, computed as ordinary softmax attention over the packed context and all tokens.
 
-It is used if no context of a batch has more than 64 tokens: a choice would save little, and tokens that are
-not chosen receive no gradient. An exported graph uses it for all lengths, and masks the tokens that a query
-did not choose. lookup.py defines the letters.
+It is used if no context of a batch has more than 64 tokens. Choosing segments would then save little, and
+tokens that are not chosen would receive no gradient. An exported graph uses it for all lengths, and masks the
+tokens that a query did not choose. lookup.py defines the letters.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -48,9 +48,9 @@ def dense_attention(
 
     The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
 
-    q: queries [B, H, T, K], not yet scaled. k, v: keys and values [B, H, L, K] of the rows of the packed
-    context. gate: bias [H] of the logits of the tokens. number: number of segments that a query chooses.
-    bias: [B, H, T, L + S], added to the logits in addition to the gate.
+    The queries [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows of the
+    packed context. A query chooses ``number`` segments. Two biases are added to the logits: ``gate`` [H] for
+    tokens, and ``bias`` [B, H, T, L + S].
 
     Returns the output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the rows first
     (None if ``need_weights`` is False).
@@ -85,7 +85,7 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
 def _find_read_keys(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
     """Return a mask [B, H, T, L + S], True at keys whose ``segment`` [B, L + S] is -1 or chosen by a query.
 
-    chosen: indices [B, H, T, N] of the segments that each query has chosen, out of L.
+    ``chosen`` [B, H, T, N] holds the indices of the segments, out of L, that each query has chosen.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

@@ -7,7 +7,7 @@ The bias of a source token with centre c is::
 
     -gamma |o + r (t + 1/2) - c| / sqrt(t + 1)
 
-The width sqrt(t + 1) grows because sequences that occasionally skip a word drift apart like a random walk.
+The width sqrt(t + 1) grows, because sequences that occasionally skip a word drift apart like a random walk.
 Dyer et al. (2013) align words with a similar prior, which requires the unknown target length.
 
 Arguments: ``strength`` gamma [H], ``ratio`` r [H], ``query_place`` t [B, T], ``key_place`` c [B, N] and
@@ -29,9 +29,9 @@ def naive_diagonal_bias(
     """Compute the diagonal prior ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, as a reference for tests.
 
     The result [B, H, T, N] is a bias of attention toward keys near the source position expected for a query.
-    strength, ratio: gamma and length ratio r, [H]. query_place: target position t [B, T] of each query.
-    key_place: source position c [B, N] of each key. origin: offset o [B, T] of the expected position
-    (default: 0).
+    ``strength`` [H] is gamma, and ``ratio`` [H] the length ratio r. ``query_place`` [B, T] is the target
+    position t of each query, and ``key_place`` [B, N] the source position c of each key. ``origin`` [B, T] is
+    the offset o of the expected position, 0 if None.
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -86,9 +86,9 @@ def measure_diagonal(
 ) -> Diagonal:
     """Compute the diagonal prior of a batch, given the positions of queries and keys.
 
-    strength, ratio: learned gamma and length ratio [H]. target: positions of the queries. key_place: source
-    position [B, N] of each key. masked: mask [B, N], True at keys that never count as the nearest key. first:
-    number of leading keys that may count as the nearest (default: all).
+    ``strength`` and ``ratio`` [H] are the learned gamma and length ratio. ``target`` holds the positions of
+    the queries, and ``key_place`` [B, N] the source position of each key. Keys where ``masked`` [B, N] is
+    True, and keys after the ``first`` leading keys (default: all), never count as the nearest key.
     """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     if target.middle is None or target.middle.dtype != dtype:

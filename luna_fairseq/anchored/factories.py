@@ -1,4 +1,4 @@
-"""Options of the extension, and the factories that build the attention modules which the options select.
+"""Options of the extension, and the factories that build the attention modules selected by the options.
 
 Nothing here needs fairseq.
 """
@@ -100,7 +100,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the token distances and positions that anchored self-attention needs in all layers.
 
-        context: input X [S, B, C] of the first layer. packed: packed sequence P [L, B, C].
+        ``context`` is the input X [S, B, C] of the first layer, and ``packed`` is P [L, B, C].
         """
         return Geometry(context_geometry(self.needs, context, packed, source))
 
@@ -124,10 +124,10 @@ def target_separator(cfg: Any) -> Optional[int]:
 
 @dataclass(frozen=True)
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory for the attention modules of a decoder with the extensions that the options enable.
+    """Factory for the attention modules of a decoder, with the extensions that the options enable.
 
-    ``separator`` is the id of the target token that separates the sentences of a document. The diagonal prior
-    counts positions from it. None if a target is one sentence.
+    ``separator`` is the id of the target token that separates the sentences of a document, from which the
+    diagonal prior counts positions. It is None if a target is one sentence.
     """
 
     needs_geometry = True
@@ -172,7 +172,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the positions of source tokens that all layers need, or return None if they need none.
 
-        context: encoder output [S, B, C]. packed: packed sequence P [L, B, C].
+        ``context`` is the encoder output [S, B, C], and ``packed`` the packed sequence P [L, B, C].
         """
         if self.needs == Needs():
             return None
@@ -188,9 +188,9 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
         """Compute the positions of target tokens that the diagonal prior of all layers needs.
 
-        target: tokens of this call. memory: cached tensors of the source. before: unfinished sentence of each
-        hypothesis at the end of the previous call. Return the positions (None without a prior) and, with a
-        separator of sentences, the unfinished sentences after this call.
+        ``target`` holds the tokens of this call, ``memory`` the cached tensors of the source, and ``before``
+        the unfinished sentence of each hypothesis after the previous call. Return the positions (None without
+        a prior) and, with a separator of sentences, the unfinished sentences after this call.
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

@@ -27,7 +27,7 @@ class Needs(NamedTuple):
         pack_heads: number of pack attention heads with a distance bias.
         unpack: True if unpack attention has a distance bias.
         window: number of neighbouring segments to whose tokens a query attends.
-        lookup: number of segments that a query chooses, to whose tokens it attends.
+        lookup: number of segments that a query chooses and whose tokens it attends to.
         diagonal: True if cross-attention has a diagonal prior.
         for_export: True to compute tensors that are valid for all sequence lengths.
     """
@@ -96,8 +96,8 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
     """Compute the distances and positions of context tokens that attention modules need.
 
-    needs: features of these modules. context, packed: context [S, B, C] and packed sequence P [L, B, C], of
-    which only shapes, dtype and device are used. source: their padding masks.
+    ``needs`` lists features of these modules. Of the context [S, B, C] and the packed sequence P [L, B, C],
+    only shapes, dtype and device are used. ``source`` holds their padding masks.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()
@@ -126,5 +126,5 @@ def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Sour
 
 
 def full_mask(x: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the padding mask [B, S] of x [S, B, C], which is False everywhere if ``mask`` is None."""
+    """Return the padding mask [B, S] of x [S, B, C]. If ``mask`` is None, the result is False everywhere."""
     return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask

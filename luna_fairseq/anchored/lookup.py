@@ -48,8 +48,8 @@ def naive_lookup_attention(
     Queries attend to the L rows of the packed context, each of which summarizes a segment of the context, and
     to the tokens of the ``number`` segments whose rows have the largest logits.
 
-    q: queries [B, H, T, K], not yet scaled. k, v: keys and values [B, H, L, K] of the rows. token_k, token_v:
-    keys and values [B, H, S, K] of the tokens. gate: bias [H] of the logits of the tokens.
+    The queries [B, H, T, K] are unscaled. Keys and values are k and v [B, H, L, K] for the rows, and token_k
+    and token_v [B, H, S, K] for the tokens. The bias ``gate`` [H] is added to the logits of the tokens.
     context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. The biases [B, H, T, L]
     and [B, H, T, S] are added to the logits of rows and tokens.
 
@@ -121,9 +121,9 @@ def lookup_attention(
     keys; see :func:`read_chosen` for short contexts. The result equals :func:`naive_lookup_attention` up to
     rounding.
 
-    q: queries [B, H, T, K], not yet scaled. k, v: keys and values [B, H, L, K] of the rows. segments: keys
-    and values of the tokens. gate: bias [H] of the logits of the tokens. diagonal: bias toward keys near an
-    expected position.
+    The queries [B, H, T, K] are unscaled. Keys and values are k and v [B, H, L, K] for the rows, and
+    ``segments`` for the tokens. The bias ``gate`` [H] is added to the logits of the tokens, and ``diagonal``
+    is a bias toward keys near an expected position.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -251,7 +251,7 @@ def _read_first_segments(
     dropout: float,
     diagonal: Optional[Diagonal],
 ) -> Tensor:
-    """Compute look-up attention to all tokens of short contexts, which are in the first ``number`` segments.
+    """Compute look-up attention for short contexts, whose tokens all are in the first ``number`` segments.
 
     See :func:`lookup_attention` for the other arguments.
     """
@@ -270,7 +270,7 @@ def _read_first_segments(
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
     """Convert the weights of look-up attention to those of L rows [B, H, T, L] and S tokens [B, H, T, S].
 
-    position: position [B, L, W] in the context of each token of each of L segments. S: length of the context.
+    ``position`` [B, L, W] is the position of each token of each segment in the context, whose length is S.
     """
     B, H, T, N, W = looked_up.token_weights.shape
     read = (

@@ -32,9 +32,9 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Group the pairs of a query and a text segment it attends to by segment, for fast matrix products.
+    """Group (query, segment) pairs by segment, so that attention is computed with batched matrix products.
 
-    segment: indices [M, N] of the N segments of each of M queries, out of R segments.
+    ``segment`` [M, N] holds the indices of the N segments, out of R, that each of M queries attends to.
     """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
@@ -53,18 +53,18 @@ PAIR_FORMS = FormTable(
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products [M, N * W] of M queries [M, K] with the keys of the tokens each attends to.
+    """Compute the dot products [M, N * W] of M queries [M, K] and the keys of the tokens they attend to.
 
-    pairs: the N segments of W tokens that each query attends to. keys: [R, W, K] of all R segments.
+    ``pairs`` holds each query's N segments of W tokens, and ``keys`` [R, W, K] the keys of all segments.
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """Compute the weighted sum [M, K] of the values of the tokens that each of M queries attends to.
+    """For each of M queries, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
 
-    pairs: N segments of W tokens for each query. weights: [M, N * W]. values: [R, W, K] of R segments.
+    ``pairs`` holds N segments of W tokens per query. ``values`` is [R, W, K] for R segments. Returns [M, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
@@ -112,9 +112,9 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of few queries with the tokens of text segments, which are copied for every query.
+    """Products of few queries with the tokens of text segments. The tokens are copied for every query.
 
-    ``segment`` [M, N] has the indices of the N segments that each of M queries attends to.
+    ``segment`` [M, N] holds the indices of the N segments that each of M queries attends to.
     """
 
     segment: Tensor
@@ -122,28 +122,28 @@ class Gathered(NamedTuple):
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
         """Compute the dot products [M, N * W] of queries x [M, K] with the keys of the tokens they attend to.
 
-        ``table`` [R, W, K] has the keys of R segments of W tokens, of which each query attends to N.
+        ``table`` [R, W, K] has the keys of R segments of W tokens. Each query attends to N segments.
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute the weighted sum [M, K] of the values of the tokens that each query attends to.
+        """For each query, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
 
-        weights: [M, N * W]. ``table`` [R, W, K] has the values of R segments of W tokens.
+        ``table`` [R, W, K] has the values of R segments of W tokens. Returns [M, K].
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Sum ``weight * x`` over the queries that attend to a token, which is its gradient: [R, W, K].
+        """Compute the gradient [R, W, K] of the tokens: the sum of ``weight * x`` over a token's queries.
 
-        weights: [M, N * W], one per query and token of its N segments. x: queries or gradients [M, K].
+        ``weights`` [M, N * W] has one entry per query and token. x [M, K] holds queries or gradients.
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather the vectors [M, N * W, K] of the tokens that each query attends to from [R, W, K]."""
+        """Gather, from a table [R, W, K], the vectors [M, N * W, K] of the tokens each query attends to."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
@@ -218,7 +218,7 @@ class Blocks(NamedTuple):
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
         """Gather the queries x [M, K] of some blocks as [blocks, c, K], undefined at empty positions.
 
-        places: slice of ``pair``, which selects the positions of these blocks.
+        The slice ``places`` of ``pair`` selects the positions of these blocks.
         """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
@@ -238,8 +238,8 @@ Pairs = Union[Gathered, Blocks]
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     """Divide queries into blocks that attend to the same text segment, with an entry per query and segment.
 
-    segment: indices [M, N] of the segments of each query, out of R. Within a segment, queries keep their
-    order.
+    ``segment`` [M, N] holds the indices of each query's segments, out of R. Within a segment, queries keep
+    their order.
     """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"

@@ -50,7 +50,7 @@ def anchor_distances(
     The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are in
     units of the segment width and in float32. The centres differ between the H = ``num_heads`` heads.
 
-    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. place: result of
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. ``place`` is the result of
     :func:`token_places_in_segments`, if it has already been computed.
     """
     if place is None:
@@ -80,9 +80,9 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
 
 def limit_penalty(bias: Tensor) -> Tensor:
-    """Return the bias of attention logits, raised to ``-MAX_PENALTY`` where it is less.
+    """Clamp the bias of attention logits to at least ``-MAX_PENALTY``.
 
-    The derivative of a threshold takes one operator call, and that of ``clamp`` three.
+    The backward pass of a threshold needs one operator call, and that of ``clamp`` three.
     """
     return F.threshold(bias, -MAX_PENALTY, -MAX_PENALTY)
 

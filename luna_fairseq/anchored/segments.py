@@ -38,9 +38,9 @@ class Layout(NamedTuple):
         position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
         padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, mask [B, L + S] of
             the rows of P and the tokens, or None if nothing is padded.
-        segment: in a dense layout, index [B, L + S] of each token's segment, which a query must choose in
-            order to attend to the token. At -1, such as the rows of P, and everywhere if None, every query
-            attends to the key.
+        segment: in a dense layout, index [B, L + S] of the segment that a query must choose in order to
+            attend to a token. Every query attends to keys where it is -1, such as the rows of P. If None,
+            every query attends to all keys.
         is_short: arranged by segment, mask [B] of the short contexts, whose tokens fill the first segments.
     """
 
@@ -51,12 +51,12 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B], True for contexts of at most 64 tokens, of which queries read all tokens."""
+    """Return a mask [B], True if the context has at most 64 tokens and queries attend to all of them."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
 class LayoutCall(NamedTuple):
-    """Arguments of :func:`find_layout`, from which the arrangement of tokens is selected.
+    """Arguments of :func:`find_layout` that determine which arrangement of the tokens is selected.
 
     ``num_rows`` is the number L of segments, and ``number`` the number of segments that each query chooses.
     """
@@ -82,7 +82,7 @@ class LayoutCall(NamedTuple):
     def may_have_short(self) -> bool:
         """Return True if a context has at most 64 tokens, or if this is unknown.
 
-        It is unknown while torch records a graph, which cannot read the values of the mask.
+        It is unknown while torch records a graph, because the values of the mask cannot be read then.
         """
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
@@ -126,10 +126,10 @@ def find_layout(
 ) -> Layout:
     """Compute how the context tokens are arranged for look-up attention: by segment, or in context order.
 
-    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
-    number: number of text segments that each query chooses. for_export: return a layout that is valid for all
-    lengths, because an exported graph cannot branch on the length. complete: both masks are known to contain
-    no padding. ``LAYOUT_FORMS`` lists the layouts and when each is selected.
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P;
+    with ``complete``, both are known to contain no padding. Each query chooses ``number`` text segments. With
+    ``for_export``, the layout is valid for all lengths, because an exported graph cannot branch on the
+    length. ``LAYOUT_FORMS`` lists the layouts and when each is selected.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
@@ -161,7 +161,7 @@ def max_segment_tokens(S: int, L: int) -> int:
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     """Return how many of L segments of W tokens a query attends to: ``number``, but at most L.
 
-    With ``has_short``, they must hold at least the 64 tokens of a short context.
+    With ``has_short``, these segments must hold at least the 64 tokens of a short context.
     """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
@@ -190,7 +190,7 @@ class Segments(NamedTuple):
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the index [B, S] of the segment to which each token belongs.
 
-    For token t of n in L segments, it is ``(t + 1/2) L / n``, rounded down.
+    Token t of n belongs to segment ``(t + 1/2) L / n``, rounded down, of L segments.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
@@ -229,9 +229,9 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Arrange numbers [B, S], one per context token, by text segment as [B, L, W].
+    """Arrange numbers [B, S], one per context token, by text segment: [B, L, W].
 
-    position: position [B, L, W] in the context of each token of each segment.
+    ``position`` [B, L, W] is the position of each token of each segment in the context.
     """
     return place.gather(1, position.flatten(1)).view_as(position)
 
@@ -239,7 +239,7 @@ def arrange_places(place: Tensor, position: Tensor) -> Tensor:
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
     """Arrange keys and values [B, H, S, K] of S tokens by text segment, as ``layout`` determines.
 
-    If both are one tensor, the results are one as well.
+    If keys and values are the same tensor, so are the results.
     """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)
@@ -247,9 +247,9 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Gather the vectors of tokens, x [B, H, S, K], by text segment, as [B, H, L, W, K].
+    """Arrange the vectors x [B, H, S, K] of S tokens by text segment: [B, H, L, W, K].
 
-    position: position [B, L, W] in the context of each token of each segment.
+    ``position`` [B, L, W] is the position of each token of each segment in the context.
     """
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)

@@ -14,8 +14,8 @@ class UnfinishedSentence(NamedTuple):
     Targets are documents. There are n hypotheses (candidate translations) for each of B sources.
 
     Attributes:
-        sentence: number [B * n] of complete sentences before this sentence.
-        beginning: index [B * n] in the target of the first token of this sentence.
+        sentence: number of complete sentences before this sentence, [B * n].
+        beginning: position of this sentence's first token in its target, [B * n].
     """
 
     sentence: Tensor
@@ -27,9 +27,9 @@ def number_within_sentences(
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
     """Number the target tokens of documents within their sentences, and number the sentences.
 
-    place: index [B * n, T] of each token in the target, without padding. begins: mask [B * n, T], True at the
-    first token of each sentence but the first one; it is a separator, because the target is shifted right.
-    before: unfinished sentence at the end of the preceding tokens.
+    ``place`` [B * n, T] is the index of each token in the target, without padding. ``begins`` [B * n, T] is
+    True at the first token of each sentence except the first sentence. This token is a separator, because the
+    target is shifted right. ``before`` is the unfinished sentence at the end of the preceding tokens.
 
     Return the index of each token in its sentence, the index of its sentence, and the unfinished sentence at
     the end of these tokens.
@@ -53,8 +53,8 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
     """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
 
-    number: one-based sentence numbers [B, S] of the source tokens. Beyond the last sentence, all tokens
-    count.
+    ``number`` [B, S] is the one-based sentence number of each source token. For an index beyond the last
+    sentence, all tokens count.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -147,7 +147,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Load the parameters. If this module has no pack attention, ignore its parameters in the checkpoint.
 
-        They are there if later layers were pruned, so that an inner layer is now the last.
+        The checkpoint has them if later layers were pruned, so that an inner layer is now the last.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

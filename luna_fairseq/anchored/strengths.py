@@ -22,7 +22,7 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """Learned positive factor gamma per head, which multiplies a distance in a bias of attention logits.
+    """Learned positive factor gamma per head, by which a bias of attention logits multiplies a distance.
 
     It is computed as softplus(start + change), where ``change`` is learned.
     """
@@ -51,7 +51,7 @@ class LearnedStrength(nn.Module):
 
 
 class AnchorBias(LearnedStrength):
-    """Bias of attention logits that penalizes distance: ``-gamma * distance``, with a gamma per head."""
+    """Bias ``-gamma * distance`` of attention logits, with one learned factor gamma per head."""
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
         """Return the bias [B, H, T, S] for distances [B, H or 1, T, S] of T queries and S keys."""

@@ -17,9 +17,9 @@ def target_places(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Return the position of each target token and, in a document, of its aligned source sentence.
 
-    tokens: target token ids [B * n, T], with n hypotheses (1 in training) for each of B sources. source:
-    source token ids [B, S]. separators: ids in source and target of the token that separates the sentences of
-    a document, or None.
+    ``tokens`` [B * n, T] are the target token ids, with n hypotheses (1 in training) for each of B sources,
+    and ``source`` [B, S] the source token ids. ``separators`` holds the ids, in source and target, of the
+    token that separates the sentences of a document, or is None.
 
     The first result is the zero-based index [B * n, T] in the target, not counting padding. With
     ``separators``, the index restarts at each separator. The second result is then the number [B * n, T] of

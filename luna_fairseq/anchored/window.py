@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment.
-        place: index i * W + j [B, S] of each context token, if it is token j of segment i.
+        place: index [B, S] of each context token, i * W + j for token j of segment i.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, in units of the segment width.
         masked: mask [B, 1, L, 1, L + N * W] of the keys, True at padded rows and missing tokens.
         number: number N of segments in a window, odd.
@@ -65,9 +65,9 @@ def naive_window_attention(
     around its own (runs of tokens that the rows summarize). The logit of a key is reduced by ``strength`` [H]
     times its distance.
 
-    q, token_k, token_v: queries, keys and values [B, H, S, K] of the tokens. k, v: keys and values [B, H, L,
-    K] of the rows. The masks [B, S] and [B, L] are True at padding. Returns the output [B, H, S, K], and the
-    weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
+    q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
+    [B, H, L, K] the keys and values of the rows. The masks [B, S] and [B, L] are True at padding. Returns the
+    output [B, H, S, K], and the weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -98,9 +98,9 @@ def find_window(
 ) -> Window:
     """Compute the positions, distances and masks that window attention needs for a batch.
 
-    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
-    number: number of segments in a window, with the token's own in the middle. complete: both masks are known
-    to contain no padding.
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P;
+    with ``complete``, both are known to contain no padding. A window has ``number`` segments, with the
+    token's own in the middle.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -122,9 +122,9 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each of L segments of W values x [..., L, W] with its neighbours, as [..., L, number * W].
+    """Concatenate each of L segments of W values x [..., L, W] with its neighbours: [..., L, number * W].
 
-    number: odd number of segments in a window. fill: value in neighbours that do not exist.
+    A window has ``number`` segments (odd). Neighbours that do not exist are filled with ``fill``.
     """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
@@ -143,10 +143,10 @@ def window_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute attention of each token to the packed context and to the tokens in a window around it.
 
-    q, token_k, token_v: queries, keys and values [B, H, S, K] of the tokens. k, v: keys and values [B, H, L,
-    K] of the rows of the packed context. strength: factor [H] of the distances, which reduce the logits. The
-    result equals :func:`naive_window_attention` up to rounding. Returns the output [B, H, S, K], and weights
-    [B, H, L, W, L + N * W], at [:, :, i, j] those of token j in segment i.
+    q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
+    [B, H, L, K] the keys and values of the packed context. Logits are reduced by ``strength`` [H] times the
+    distance. The result equals :func:`naive_window_attention` up to rounding. Returns the output
+    [B, H, S, K], and weights [B, H, L, W, L + N * W], at [:, :, i, j] those of token j in segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -166,9 +166,9 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange the vectors x [B, H, S, K] of S tokens by text segment, as [B, H, L, W, K].
+    """Split the vectors x of S tokens into L segments: [B, H, S, K] -> [B, H, L, W, K].
 
-    Each of the L segments is padded to W tokens, and the result is undefined at padding.
+    Each segment is padded to W tokens. The result is undefined at padding.
     """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
@@ -183,14 +183,14 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate each segment's keys or values [B, H, L, W, K] with its neighbours': [.., number * W, K]."""
+    """Concatenate keys or values [B, H, L, W, K] of each segment and N - 1 neighbours: [.., N * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
     """Convert the weights of window attention to those of L rows [B, H, S, L] and of S tokens [B, H, S, S].
 
-    weights: [B, H, L, W, L + N * W], for token j of segment i at [i, j], from :func:`window_attention`.
+    ``weights`` [B, H, L, W, L + N * W] come from :func:`window_attention`; [i, j] is token j of segment i.
     """
     B, H, L, W, reads = weights.shape
     rows, near_weights = _to_token_order(weights, window).split([L, reads - L], dim=-1)

@@ -52,10 +52,10 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with the implementation "naive", "chunk" or "triton".
 
-    x: tensors keyed by name: "q" and "k" [B, H, T, K], "pack_q" [B, H, L, K] and "pack_k" [B, H, T, K], the
-    queries and keys of pack attention; optionally "v", "rows" [B, L], True at masked rows of P, and
-    "positions" [B, T], True at padding. Values default to the keys. With ``decay``, earlier tokens are
-    gradually forgotten, at the rates of a newly initialized model.
+    The tensors x are keyed by name: "q" and "k" [B, H, T, K], "pack_q" [B, H, L, K] and "pack_k"
+    [B, H, T, K], the queries and keys of pack attention; optionally "v", "rows" [B, L], True at masked rows
+    of P, and "positions" [B, T], True at padding. Values default to the keys. With ``decay``, earlier tokens
+    are gradually forgotten, at the rates of a newly initialized model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -196,7 +196,7 @@ class AttentionTask(Task):
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random tensors [B, H, length, K], given their lengths by name.
+        """Create random tensors [B, H, length, K], given their lengths, keyed by name.
 
         They are laid out in memory like a model's projections. All but "gradient" require a gradient.
         """

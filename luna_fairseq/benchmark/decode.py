@@ -88,8 +88,8 @@ class Decode(ModelTask):
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
     """Translate a batch to measure the time, and discard the translations.
 
-    The benchmark fixes the length of the translations. Raises InputError if one has another length than its
-    source.
+    The benchmark fixes the length of the translations. Raises InputError if a translation and its source
+    differ in length.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

@@ -26,8 +26,8 @@ LINEAR_OPERATORS = (
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
     """Measure the time and memory of several implementations, and append the results to ``section``.
 
-    case: setting, such as the sequence length. prepare: maps the name of an implementation to a function that
-    prepares its inputs and returns the job to measure.
+    ``case`` is the setting, such as the sequence length. ``prepare`` maps the name of an implementation to a
+    function that prepares its inputs and returns the job to measure.
 
     Memory is measured first. The implementations are then timed in turn (A B C, A B C, ...), so that load on
     the machine affects all of them alike.
@@ -118,8 +118,9 @@ def is_product(operator: str) -> bool:
 def profile(job: Job, record: Record) -> Record:
     """Count the floating-point operations, the memory written and the operator calls of a job.
 
-    record: measured time of the same job. Returns a row of the printed table. Only matrix products and
-    attention are counted, and no Triton kernels. Counts for causal attention include masked positions.
+    ``record`` holds the measured time of the same job. Returns a row of the printed table. Only matrix
+    products and attention are counted, and no Triton kernels. Counts for causal attention include masked
+    positions.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -105,7 +105,7 @@ def explicit_attention_everywhere() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ModelVariant:
-    """Model to measure in the whole-model benchmarks.
+    """Model to measure in the benchmarks of complete models.
 
     Attributes:
         architectures: value of fairseq's ``--arch``, keyed by task ("translate", "decode", "masked_lm" or
@@ -144,7 +144,7 @@ def luna_variant(
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
     """Return the description of a Transformer with another paper's attention, such as "linformer".
 
-    It is measured only if ``--with`` names it, and translates if the attention has causal and cross variants.
+    The model needs ``--with`` to be measured, and translates if the attention has causal and cross variants.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -192,7 +192,7 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class of the benchmarks of whole models, all of which have the same size.
+    """Base class of benchmarks of complete models. All models of a benchmark have the same size.
 
     Attributes:
         task: "translate", "decode", "masked_lm" or "classify".
@@ -230,7 +230,7 @@ class ModelTask(Task):
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create a fairseq translation task for at most T positions, which is needed to build models."""
+        """Create a fairseq translation task for at most T positions, because models are built for a task."""
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False

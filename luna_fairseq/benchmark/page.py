@@ -1,4 +1,4 @@
-"""Print and save measurements: Markdown tables, plots and JSON files."""
+"""Printing and saving of measurements: Markdown tables, plots and JSON files."""
 
 import argparse
 import json
@@ -70,8 +70,8 @@ def write_json(path: Path, values: Dict[str, Any]) -> None:
 def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
     """Format measurements as a Markdown table with times, speeds and extra memory.
 
-    rate: "tokens" or "sentences" to add a column with their number per second, or "".
-    peers: names of the implementations to compare with. For each, a column shows the speedup of the others.
+    ``rate`` is the unit of an additional column with the throughput, "tokens" or "sentences", or "" for no
+    column. For each implementation in ``peers``, a column shows the speedup of the others over it.
     """
     rows = []
     for record in records:
@@ -146,7 +146,7 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
     """Return the time and the memory of a measurement, keyed by their axis labels in the plot.
 
-    rate: "tokens" or "sentences" for the time of one token or sentence, or "" for the time of the whole job.
+    The time is per token or sentence (``rate`` is "tokens" or "sentences"), or of the whole job ("").
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.
@@ -158,7 +158,7 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
     """Draw a curve of the quantity ``label`` over the sequence length for each implementation.
 
-    ax: matplotlib axes. If the measurements have no length, draw one point for each.
+    ``ax`` are matplotlib axes. If the measurements have no length, draw one point for each.
     """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]

@@ -73,7 +73,7 @@ class Task:
         example: options of the example in ``--help``.
         options: arguments for ``add_argument``, keyed by option name, such as "--batch".
         table: variants, keyed by name.
-        rate: "tokens" or "sentences" to print their number per second, or "".
+        rate: unit of the printed throughput, "tokens" or "sentences", or "" to print none.
     """
 
     notes: ClassVar[str]
@@ -127,7 +127,7 @@ class Section:
 
     Attributes:
         name: name of the benchmark.
-        rate: "tokens" or "sentences" to print their number per second, or "".
+        rate: unit of the printed throughput, "tokens" or "sentences", or "" to print none.
         notes: lines that describe the measurement.
         peers: names of the variants that get a speedup column.
         checks: largest error divided by the tolerance, keyed by variant name.
@@ -251,8 +251,8 @@ class BatchSize(NamedTuple):
 def number_options(**options: Any) -> Dict[str, Any]:
     """Return ``add_argument`` arguments for options that take positive integers.
 
-    options: default of each option. A list as default makes the option take several numbers. The help texts
-    are in NUMBERS.
+    ``options`` gives the default of each option. If it is a list, the option takes several numbers. The help
+    texts are in NUMBERS.
     """
     found: Dict[str, Any] = {}
     for name, default in options.items():
@@ -266,5 +266,5 @@ def number_options(**options: Any) -> Dict[str, Any]:
 
 
 def choice_option(*names: str, help: str) -> Dict[str, Any]:
-    """Return ``add_argument`` arguments for an option with several names as choices, by default the first."""
+    """Return ``add_argument`` arguments for an option whose choices are ``names``, by default the first."""
     return {"choices": names, "default": names[0], "help": f"{help} (default: {names[0]})"}

@@ -1,4 +1,4 @@
-"""Benchmarks ``train`` and ``lra``: training steps of whole models."""
+"""Benchmarks ``train`` and ``lra``: training steps of complete models."""
 
 from argparse import Namespace
 from functools import partial
@@ -27,7 +27,7 @@ TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classi
 
 
 class Train(ModelTask):
-    """Benchmark ``train``: forward pass, loss and backward pass of whole models on random tokens."""
+    """Benchmark ``train``: forward pass, loss and backward pass of complete models on random tokens."""
 
     notes = """Measure a training step of Luna beside fairseq's Transformer or RoBERTa.
 
@@ -70,7 +70,7 @@ class Train(ModelTask):
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
         """Create a random batch, and return a function that computes the model's loss on it as fairseq does.
 
-        lengths: number of tokens in each sentence, excluding padding (empty: no padding).
+        ``lengths`` are the numbers of tokens in the sentences, without padding. If empty, nothing is padded.
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)

@@ -1,4 +1,4 @@
-"""Read, complete and compare the model options in checkpoints.
+"""Reading, completion and comparison of the model options in checkpoints.
 
 The dataclass of a model is the only list of its options. Options such as dropout do not change the output of
 a trained model, and have ``MAY_CHANGE`` in the metadata of their field. All other options are called *fixed*:
@@ -19,7 +19,7 @@ _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Convert a configuration without groups to a dictionary. Enums are replaced by their values.
+    """Convert a configuration without groups to a dictionary, with enums replaced by their values.
 
     Interpolations such as ``${task.data}`` are not resolved.
     """
@@ -61,7 +61,7 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace options that are None by the value of another option, if the metadata of their fields name one.
+    """Replace options that are None with the value of another option, if their fields' metadata name one.
 
     For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
     """
@@ -76,9 +76,9 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
     """Apply overrides to a loaded checkpoint's configuration, and add options that it lacks, in place.
 
     An option that is newer than the checkpoint gets its default from the model's dataclass. Without this
-    function, fairseq would use the architecture's preset, which may have changed since training.
-    ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}". Files
-    of pretrained vectors (``--encoder-embed-path``) are removed, because the checkpoint contains the vectors.
+    function, fairseq would use the architecture's preset, although it may have changed since training. If
+    ``eval_bleu_args`` or ``eval_bleu_detok_args`` of an old checkpoint is None, it becomes "{}". Files of
+    pretrained vectors (``--encoder-embed-path``) are removed, because the checkpoint contains the vectors.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -125,7 +125,7 @@ def fixed_options(model: str) -> List[str]:
 def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
     """Return the options of a model whose metadata contain ``mark``, with the aliases of each flag.
 
-    For a model of another package, they are the marked options of the same names in this package's models.
+    For a model of another package, these are the marked options with the same names in this package's models.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 

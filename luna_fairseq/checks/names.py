@@ -42,8 +42,9 @@ def check_overrides(
 ) -> None:
     """Raise InputError for an override of an option that a checkpoint's configuration does not have.
 
-    overrides: new values by option name. trained: configuration of the checkpoint. where: option or function
-    that got the overrides, for the message. allowed: names that are allowed in addition.
+    ``overrides`` maps option names to new values, and ``trained`` is the configuration of the checkpoint. The
+    message names ``where``, the option or function that got the overrides. Names in ``allowed`` are allowed
+    too.
     """
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:

@@ -85,7 +85,7 @@ def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise InputError if a checkpoint was trained with another kind of task, languages or input.
 
-    stored, ours: settings from the checkpoint and from :func:`task_identity`.
+    ``stored`` holds the settings from the checkpoint, and ``ours`` those from :func:`task_identity`.
     """
     purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in purposes and purposes[0] != purposes[1]:
@@ -110,7 +110,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise InputError if a checkpoint was trained for other languages than those of the task.
 
-    stored, ours: settings of the training and of the task. Unknown languages pass.
+    ``stored`` and ``ours`` are the settings of the training and of the task. Unknown languages pass.
     """
     known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if all(stored[name] == ours[name] for name in known):
@@ -128,7 +128,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise InputError if a checkpoint was trained with other model options, apart from dropout and the like.
 
-    path: checkpoint, for the message. stored, ours: model options of the checkpoint and of this run.
+    The message names the checkpoint ``path``. ``stored`` and ``ours`` are its and this run's model options.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -188,9 +188,9 @@ def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str
 
 
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
-    """Set the languages in a loaded checkpoint's configuration, which fairseq may have left empty.
+    """Set the languages in a loaded checkpoint's configuration, because fairseq may have left them empty.
 
-    languages: languages that override those of the training. Raises InputError if they contradict it.
+    ``languages`` override those of the training. Raises InputError if they contradict each other.
     """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
@@ -206,9 +206,9 @@ def compare_with_run(
 ) -> None:
     """Raise InputError if a checkpoint that a run loads was written by a different training.
 
-    stored: identity of that training. options: its model options. A resumed run takes over the run name from
-    the checkpoint. With ``reset_optimizer``, the weights start a new training: the run gets a new name, and
-    differing options only cause a warning.
+    ``stored`` is the identity of that training, and ``options`` are its model options. A resumed run takes
+    over the run name from the checkpoint. With ``reset_optimizer``, the weights start a new training: the run
+    gets a new name, and differing options only cause a warning.
     """
     ours = plain_options(trainer.cfg.model)
     if model_dataclass(options) is None:
@@ -239,7 +239,7 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return the size and hash (fingerprint) of each dictionary of a task, by the dictionary's name."""
+    """Return the size and hash (fingerprint) of each dictionary of a task, keyed by the dictionary's name."""
     from fairseq.data import Dictionary
 
     fingerprints = {}
@@ -264,8 +264,8 @@ def check_fingerprints(
 ) -> None:
     """Raise InputError if the dictionaries of the data differ from those of a checkpoint's training.
 
-    stored, ours: fingerprints of both, by name. Unknown fingerprints (None) cause a warning. Dictionaries in
-    ``may_differ`` are not compared.
+    ``stored`` and ``ours`` are the fingerprints of both, keyed by name. Unknown fingerprints (None) cause a
+    warning. Dictionaries in ``may_differ`` are not compared.
     """
     if stored is None:
         logger.warning(

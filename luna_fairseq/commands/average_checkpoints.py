@@ -77,8 +77,8 @@ def _average(args: argparse.Namespace) -> None:
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     """Return the checkpoints to average, oldest first.
 
-    They are the files given with ``--inputs``, or the last N checkpoints in the folder given with
-    ``--inputs``.
+    These are the files of ``--inputs``. With ``--num-epoch-checkpoints`` or ``--num-update-checkpoints``,
+    they are that number of the last checkpoints in the folder ``--inputs``.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
@@ -103,7 +103,7 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
-    """Return the checkpoints in a folder whose names match a pattern, by their epoch or update number.
+    """Return the checkpoints in a folder whose names match a pattern, keyed by epoch or update number.
 
     Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if the folder has no others.
     """

@@ -70,7 +70,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
     """Load a fairseq checkpoint, and remove its optimizer state and its moving averages.
 
-    ema: replace the weights by their moving average.
+    With ``ema``, the moving averages replace the weights.
     """
     if is_damaged_archive(path):
         raise InputError(f"{path} is damaged: its checksums do not match its contents")
@@ -120,7 +120,7 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
     """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes.
 
-    first, other: properties of the checkpoints, from :func:`describe_checkpoint`.
+    ``first`` and ``other`` are properties of the checkpoints, from :func:`describe_checkpoint`.
     """
     changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
@@ -163,8 +163,8 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
     """Make averaged tensors, such as tied embeddings, share storage as before averaging, in place.
 
-    storage_keys: maps each tensor name to a key, which is equal for tensors that shared storage. Tensors
-    whose averages differ remain separate, because an earlier checkpoint stored them separately.
+    ``storage_keys`` maps each tensor name to a key, equal for tensors that shared storage. Tensors whose
+    averages differ remain separate, because an earlier checkpoint stored them separately.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

@@ -1,4 +1,4 @@
-"""Adapt a training recipe to a machine: number of GPUs, batch size, and numerical precision."""
+"""Adaptation of a training recipe to a machine: number of GPUs, batch size, and numerical precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Launch:
     Attributes:
         options: arguments of fairseq-train, without DATA.
         hydra: arguments of fairseq-hydra-train that override the recipe.
-        notes: lines to print, which explain the batch size and the choice of bf16, fp16 or fp32.
+        notes: lines to print that explain the batch size and the choice of bf16, fp16 or fp32.
         save_dir: checkpoint folder.
     """
 
@@ -67,8 +67,7 @@ def _compute_update_freq(
 ) -> Tuple[Optional[int], str]:
     """Compute ``--update-freq``, the number of batches whose gradients are accumulated per update.
 
-    Return the value, which is None if the user sets ``--update-freq``, and a line that explains the batch
-    size.
+    Return the value (None if the user sets ``--update-freq``), and a line that explains the batch size.
     """
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
@@ -101,7 +100,7 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
 def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
     """Return the largest batch size per GPU with which the recipe's total batch size can be reached.
 
-    per_gpu: upper limit of the result. A batch size in tokens is rounded down.
+    ``per_gpu`` is the upper limit of the result. A batch size in tokens is rounded down.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":

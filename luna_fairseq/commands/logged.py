@@ -32,7 +32,7 @@ def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
     """Run fairseq-train with its output in a log file, and show the number of updates in a progress bar.
 
-    shown: output lines that contain one of these texts are also printed.
+    Output lines that contain one of the texts in ``shown`` are also printed.
     """
     given = parse_options(command).get("--max-update", "")
     total = int(given) if given.isdigit() else None

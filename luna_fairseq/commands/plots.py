@@ -1,4 +1,4 @@
-"""Draw and save plots with matplotlib, which is an optional requirement."""
+"""Plots, drawn and saved with matplotlib, an optional requirement."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Load recipes, which are YAML files with the options of a training run, and check the names in them.
+"""Recipes, which are YAML files with the options of a training run, and checks of the names in them.
 
 A recipe has groups, such as "optimizer". A group may select a component by name, such as "adam", and sets
 options. fairseq must know all three.
@@ -41,9 +41,8 @@ def load_settings(path: Path) -> Settings:
 def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     """Raise InputError if fairseq does not know a group, component or option in a recipe's file.
 
-    A component is a class that a group selects by name, such as an optimizer.
-
-    content: content of the file. settings: content of the file and of the base file that it extends.
+    A component is a class that a group selects by name, such as an optimizer. ``content`` is the content of
+    the file, and ``settings`` that of the file and of the base file that it extends.
     """
     registries = _component_registries()
     for group, options in content.items():
@@ -81,7 +80,7 @@ def _component_registries() -> Dict[str, Any]:
 def _known_options(group: str, component: Any) -> List[str]:
     """Return the option names of a component, such as an optimizer class.
 
-    If ``component`` is None, they are those of the group in fairseq's configuration, such as "dataset".
+    If ``component`` is None, return the options of ``group`` in fairseq's configuration, such as "dataset".
     """
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:

@@ -59,7 +59,7 @@ class Recipe:
     def words(self, *without: str) -> List[str]:
         """Return the recipe as arguments of fairseq-train, without DATA and ``--user-dir``.
 
-        without: names of further options to omit, as in the YAML file, such as "update_freq".
+        The options named in ``without``, as in the YAML file ("update_freq"), are omitted too.
         """
         words: List[str] = []
         for group, settings in self.settings.items():
@@ -72,7 +72,7 @@ class Recipe:
 
 
 def recipe_folder() -> Path:
-    """Return the path of the folder ``configs``, which contains all recipes.
+    """Return the path of the folder ``configs`` with all recipes.
 
     In an installed package, the folder is inside the package. In a checkout, it is beside the package.
     """
@@ -139,8 +139,8 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
 def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
     """Remove the options of replaced components from a recipe, and return the names of these options.
 
-    given: the user's options of fairseq-train. For example, ``--lr-scheduler fixed`` replaces the recipe's
-    scheduler, so the options of that scheduler are removed from ``settings``.
+    ``given`` holds the user's options of fairseq-train. For example, ``--lr-scheduler fixed`` replaces the
+    recipe's scheduler, so the options of that scheduler are removed from ``settings``.
     """
     from luna_fairseq.commands.recipe_options import replaced_options
 

@@ -1,4 +1,4 @@
-"""Entry points of commands, which report user errors in one line."""
+"""Entry points of commands. They report user errors in one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
     """Call a function, and print user errors as one line. Return the exit status: 1 after an error, else 0.
 
-    Other exceptions propagate. location: path to name in the message of an OSError that has none.
+    Other exceptions propagate. If an OSError names no path, the message names ``location``.
     """
     try:
         with exit_if_unread():

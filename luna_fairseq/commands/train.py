@@ -46,12 +46,9 @@ def build_parser() -> CommandParser:
 def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
     """Check a recipe and its data, and return the fairseq-train command that trains the recipe.
 
-    An explanation of the batch size and the precision is printed.
-
-    words: arguments of luna-train.
-    should_record: record the options and data of a new run in its folder. A resumed run must match the
-    record.
-    option: option for the folder, for error messages.
+    An explanation of the batch size and the precision is printed. ``words`` are the arguments of luna-train.
+    With ``should_record``, the options and data of a new run are recorded in its folder. A resumed run must
+    match the record. Error messages call the folder ``option``.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")

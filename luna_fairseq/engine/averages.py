@@ -19,7 +19,7 @@ AVERAGED_WEIGHTS = Patch(
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA._step_internal")
 def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates: Any = None) -> Any:
-    """Wrap fairseq's ``EMA._step_internal``: average a tied tensor once, whatever its number of names."""
+    """Wrap fairseq's ``EMA._step_internal``: average a tied tensor once, even if it has several names."""
     return step(self, _WithoutNames(new_model, _repeated_names(self)), updates)
 
 
@@ -46,7 +46,7 @@ def _repeated_names(ema: Any) -> Dict[str, str]:
 
 
 class _WithoutNames:
-    """Wrapper of a model whose ``state_dict()`` omits the entries ``names``."""
+    """Wrapper around a model whose ``state_dict()`` omits the entries ``names``."""
 
     def __init__(self, model: Any, names: Collection[str]) -> None:
         self.model, self.names = model, names
@@ -57,7 +57,7 @@ class _WithoutNames:
 
 @AVERAGED_WEIGHTS.replaces("fairseq.trainer:Trainer._build_ema")
 def _average_in_float32(build: Function, self: Any) -> None:
-    """Wrap fairseq's ``Trainer._build_ema``: with --fp16 or --bf16, average in float32 (--ema-fp32)."""
+    """Wrap fairseq's ``Trainer._build_ema``: average the weights of 16-bit runs in float32 (--ema-fp32)."""
     common, ema = self.cfg.common, self.cfg.ema
     if ema.store_ema and (common.fp16 or common.bf16) and not ema.ema_fp32:
         logger.info("--store-ema averages in float32 (--ema-fp32), because the weights have 16 bits")
@@ -83,7 +83,7 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
 def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weights: Any) -> None:
     """Restore the moving averages of --store-ema.
 
-    Without any, they start from the checkpoint's ``weights``.
+    If the checkpoint has no averages, they are initialized from its ``weights``.
     """
     if not trainer.cfg.ema.store_ema:
         return

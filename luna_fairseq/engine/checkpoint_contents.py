@@ -39,7 +39,7 @@ class Origin:
         path: path of the checkpoint.
         identity: task, languages and name of the run; see :func:`same_training.stored_identity`.
         options: options of the model.
-        dictionaries: fingerprints of the dictionaries; None if unknown.
+        dictionaries: fingerprints of the dictionaries, or None if they are unknown.
         weights: weights of the model.
     """
 
@@ -54,7 +54,7 @@ class LoadedState(Dict[str, Any]):
     """Dict with a part of a loaded checkpoint, such as its ``task_state`` or ``extra_state``.
 
     The attribute ``origin`` describes the run that saved the checkpoint. fairseq passes these dicts to the
-    task and the trainer, which can thus check that the checkpoint belongs to their own task and run.
+    task and the trainer. Both can thus check that the checkpoint belongs to their own task and run.
     """
 
     origin: Origin
@@ -69,9 +69,9 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Wrap fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file is damaged or does not fit.
+    """Wrap fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file or an override is invalid.
 
-    The run that saved the checkpoint is attached to ``task_state`` and ``extra_state`` as :class:`Origin`.
+    ``task_state`` and ``extra_state`` get the attribute ``origin``, which describes the training run.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -143,9 +143,9 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 def _save_with_training_info(
     save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap ``Trainer.save_checkpoint``: add data to the checkpoint that is checked when it is loaded.
+    """Wrap ``Trainer.save_checkpoint``: also store data that are verified when the checkpoint is loaded.
 
-    The data are software versions, task settings, dictionary fingerprints and the counter of --patience.
+    The data are software versions, task settings, dictionary fingerprints and the early-stopping counter.
     """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}

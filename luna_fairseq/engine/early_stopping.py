@@ -1,6 +1,6 @@
-"""Save and restore the counter of fairseq-train's ``--patience``: validations without improvement.
+"""Saving and restoring of the early-stopping counter that fairseq-train compares with ``--patience``.
 
-fairseq keeps this counter in attributes of its function ``should_stop_early``.
+fairseq counts the validations without improvement in attributes of its ``should_stop_early``.
 """
 
 import sys
@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 
 def patience_state() -> Dict[str, Any]:
-    """Return the counter of --patience as an entry for a checkpoint, or {} before any validation."""
+    """Return the early-stopping counter and the best score, as an entry for a checkpoint, or {}."""
     function = _find_function()
     if not hasattr(function, "best"):
         return {}
@@ -16,14 +16,14 @@ def patience_state() -> Dict[str, Any]:
 
 
 def restore_patience(extra_state: Dict[str, Any]) -> None:
-    """Restore the counter of --patience from a checkpoint's ``extra_state``, if the state contains it."""
+    """Restore the early-stopping counter (--patience) and the best score from ``extra_state``, if present."""
     function = _find_function()
     if function is not None and "patience" in extra_state:
         function.best, function.num_runs = extra_state["patience"]
 
 
 def has_run_out_of_patience(patience: int) -> bool:
-    """Return True if the last ``patience`` validations brought no improvement. False if ``patience`` <= 0."""
+    """Return True if the last ``patience`` validations brought no improvement, and ``patience`` > 0."""
     return 0 < patience <= getattr(_find_function(), "num_runs", 0)
 
 

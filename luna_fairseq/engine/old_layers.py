@@ -17,8 +17,8 @@ _DUPLICATES = [
 def _has_duplicate_weights() -> bool:
     """Return True if the encoder layer of the installed fairseq registers a second copy of its weights.
 
-    fairseq 0.12.2 keeps this copy for inference. It receives no gradient, which makes distributed training
-    fail.
+    fairseq 0.12.2 keeps this copy for inference. The copy receives no gradient, so distributed training
+    fails.
     """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 

@@ -1,4 +1,4 @@
-"""Class :class:`Patch`, which replaces functions of fairseq by functions of this package.
+"""Class :class:`Patch`, which replaces functions of fairseq with functions of this package.
 
 Example::
 
@@ -82,10 +82,9 @@ class Patch:
     def apply(self, leave_out: bool = False) -> None:
         """Replace the registered fairseq functions, and set the attribute ``state``.
 
-        leave_out: the user has disabled the patch, so nothing is replaced.
-
-        A second call does nothing. If fairseq lacks any of the functions, nothing is replaced, and a warning
-        names the missing function.
+        ``leave_out`` is True if the user has disabled the patch, so that nothing is replaced. A second call
+        does nothing. If fairseq lacks any of the functions, nothing is replaced, and a warning names the
+        missing function.
         """
         if self.state:
             return
@@ -108,10 +107,9 @@ class Patch:
     def _replace(self, owner: Any, name: str, function: Function) -> None:
         """Replace an attribute of a module or class.
 
-        If another copy of luna_fairseq has already applied this patch, nothing happens.
-
-        A replacement of a function is called as ``function(original, *args, **kwargs)``. For any other
-        attribute, ``function(value)`` returns the new value.
+        If another copy of luna_fairseq has already applied this patch, this method does nothing. If the
+        attribute is a function, a call becomes ``function(original, *args, **kwargs)``. Otherwise, the new
+        value is ``function(value)``.
         """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
@@ -152,10 +150,10 @@ def find_target(target: str) -> Tuple[Any, str]:
 
 
 def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
-    """Return the global namespaces of the functions in a spawned process's main module.
+    """Return the namespaces in which a patch of a spawned process's main module must also be assigned.
 
-    A patch must be assigned there as well. After multiprocessing has run the main module of ``python -m``, it
-    copies the module, and the copy's attributes are not the globals of its functions.
+    Multiprocessing runs this module in a separate namespace, and copies its functions to the module
+    ``owner``. The functions still use the globals of that namespace. For any other module, return [].
     """
     if getattr(owner, "__name__", "") != "__mp_main__":
         return []

@@ -73,8 +73,8 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
     """Run ``main`` in a spawned process, and print user errors as a single line in place of a traceback.
 
-    reported: integer shared by all processes. The first failing process sets it to 1 and prints its error;
-    later ones print nothing.
+    ``reported`` is an integer shared by all processes. The first failing process sets it to 1 and prints its
+    error. Later ones print nothing.
     """
     try:
         main(cfg, **kwargs)
@@ -129,10 +129,10 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager for a process that starts training processes and waits for them.
+    """Context manager in which a parent process waits for the training processes that it has started.
 
     SIGTERM is forwarded to the children. If a child fails, the others are terminated, and this process exits.
-    reported: integer shared by all processes, 1 if a child has already printed its error.
+    ``reported`` is a shared integer, set to 1 once a child has printed its error.
     """
     from torch.multiprocessing import ProcessExitedException
 

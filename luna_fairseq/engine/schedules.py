@@ -31,7 +31,7 @@ def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
 def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> None:
     """Wrap ``load_state_dict`` of fairseq's reduce_lr_on_plateau schedule: also load its epoch counters.
 
-    load_state_dict: fairseq's own method, which is called first. See :func:`_save_counters`.
+    fairseq's own method ``load_state_dict`` is called first. See :func:`_save_counters`.
     """
     load_state_dict(self, state_dict)
     for name in _COUNTERS:

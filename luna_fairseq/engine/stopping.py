@@ -38,7 +38,7 @@ class StopRequest:
     Attributes:
         is_received: True if this process has received a signal.
         is_agreed: True if all processes know that at least one of them has received a signal.
-        saved_at: number of updates in the last checkpoint; -1 if there is none.
+        saved_at: number of updates in the last checkpoint, or -1 if there is none.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class StopRequest:
 
     @classmethod
     def of(cls, trainer: Any) -> "StopRequest":
-        """Return the stop request of a trainer, which the first call creates."""
+        """Return the trainer's stop request. The first call creates it."""
         if not hasattr(trainer, "stop_request"):
             trainer.stop_request = cls()
         return trainer.stop_request
@@ -94,7 +94,7 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
     """Wrap fairseq-train's ``train``: train for one epoch, unless a signal asks the run to stop.
 
     After a signal, save a checkpoint and exit. If the run has reached --max-update or was ended by
-    --patience, return ([None], True): no validation loss, and stop.
+    --patience, return ([None], True), which means no validation loss and an end of training.
     """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
     reason = None

@@ -36,7 +36,7 @@ _MODULES = (
 
 
 def _collect_patches() -> Tuple[Patch, ...]:
-    """Return all fairseq patches. Those without which fairseq does not run come first."""
+    """Return all fairseq patches. Patches without which fairseq does not run come first."""
     patches: List[Patch] = []
     for name in _MODULES:
         module = import_module(f"luna_fairseq.engine.{name}")

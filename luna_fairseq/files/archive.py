@@ -23,7 +23,7 @@ LARGEST_EXPANSION = 200
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
     """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive.
 
-    members: target path of each file, by its path within the archive.
+    ``members`` maps the path of each file within the archive to its target path.
     """
     missing = dict(members)
     with reporting_damage(archive):

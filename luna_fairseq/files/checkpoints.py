@@ -32,7 +32,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 class _Writer:
     """File for ``torch.save`` that stores the first error of writing instead of raising it.
 
-    torch 1.13 aborts the process if an error is raised while it writes.
+    torch 1.13 aborts the process if an error is raised during writing.
     """
 
     def __init__(self, file: BinaryIO):
@@ -59,7 +59,7 @@ def explain_unwritable(error: BaseException) -> str:
 
 
 def is_damaged_archive(path: Path) -> Optional[bool]:
-    """Return True if a checkpoint, which torch saves as a zip archive, has an invalid checksum.
+    """Return True if a checkpoint, a zip archive written by torch, has an invalid checksum.
 
     The result is None if the file is not a zip archive.
     """

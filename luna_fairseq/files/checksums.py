@@ -1,7 +1,7 @@
 """Checksums of files and of prepared data.
 
-A folder of prepared data has a file ``checksums.sha256``, which lists the checksums of the other files and
-can also be read by ``sha256sum --check``.
+A folder of prepared data has a file ``checksums.sha256`` with the checksums of the other files. The command
+``sha256sum --check`` can also read it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def remove_checksums(folder: Path) -> None:
 def check_files(path: Path) -> None:
     """Raise InputError if the files of a split of prepared data, such as train, have changed.
 
-    path: path of the split without file extension. Its files, the dictionaries, the labels and the other
-    language are compared with ``checksums.sha256`` in the folder. If this list does not exist, nothing is
-    checked.
+    ``path`` is the path of the split without file extension. Its files, the dictionaries, the labels and the
+    other language are compared with ``checksums.sha256`` in the folder, if this list exists.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
@@ -52,7 +51,7 @@ def check_files(path: Path) -> None:
 
 
 def read_checksums(folder: Path) -> Dict[str, str]:
-    """Return the SHA-256 checksums listed in a folder, by file name. Empty if the folder has no list."""
+    """Return the SHA-256 checksums listed in a folder, keyed by file name, or {} if there is no list."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
@@ -77,7 +76,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file. The cache key is ``about``: its size, modification time and inode."""
+    """Return the SHA-256 of a file. The cache key is its size, modification time and inode (``about``)."""
     return sha256(path)
 
 
@@ -88,7 +87,7 @@ def sha256(path: Path) -> str:
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Return the checksum of an open file in hexadecimal. ``algorithm``: name in hashlib, such as "md5"."""
+    """Return the checksum of an open file in hexadecimal. ``algorithm`` is a hashlib name such as "md5"."""
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)

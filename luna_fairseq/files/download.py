@@ -1,4 +1,4 @@
-"""Download published files, resume after an interruption, and verify size and checksum."""
+"""Download of published files that resumes after an interruption, and verifies size and checksum."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Name of the file, which is the last part of its address."""
+        """Name of the file: the last part of its address."""
         return self.url.rsplit("/", 1)[1]
 
 
@@ -67,7 +67,10 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download a URL to the file ``part`` in up to five attempts. Each attempt continues the previous one."""
+    """Download a URL to ``part`` in up to five attempts. Each resumes where the previous one stopped.
+
+    Raise InputError if all attempts fail.
+    """
     for attempt in range(ATTEMPTS):
         try:
             _transfer(url, part)

@@ -15,9 +15,9 @@ from luna_fairseq.progress import say
 class FinishedSteps:
     """Record of the steps that a command has finished, as a JSON file in its output folder.
 
-    Each step is recorded with a key, which is a checksum of its input and options. A step counts as finished
-    if it is recorded with the same key, and its files still have the recorded sizes. The folder is locked
-    against other processes.
+    Each step is recorded with a key, a checksum of its input and options. A step counts as finished if it is
+    recorded with the same key, and its files still have the recorded sizes. The folder is locked against
+    other processes.
 
     Args:
         folder: output folder, created if it does not exist.
@@ -80,8 +80,8 @@ class FinishedSteps:
     def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
         """Record that a step is finished, and delete files that only its previous run wrote.
 
-        key: checksum of the step's input and options. files: names of the files it wrote. results: values to
-        store in the record.
+        ``key`` is a checksum of the step's input and options, ``files`` are the names of the files it wrote,
+        and ``results`` values to store in the record.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(

@@ -18,9 +18,7 @@ _OTHER_FILES = re.compile(
 
 
 def is_data(name: str) -> bool:
-    """Return False for files that operating systems and editors create beside data, such as ``.DS_Store``.
-
-    Return True for all other file names.
+    """Return True for data, and False for a by-product of the system or an editor, such as ``.DS_Store``.
 
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
@@ -45,7 +43,7 @@ def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
 
 
 def require_regular_file(path: Path) -> Path:
-    """Return a path, or raise InputError if it is a pipe or another file that cannot be read twice."""
+    """Return ``path`` if it is a regular file. Otherwise (a folder or a pipe), raise InputError."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Record a run's options and data in its folder, so that it is not resumed with different ones by mistake."""
+"""Record of a run's options and data in its folder, so that it is not resumed with others by mistake."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 
 
 def select_fixed_options(words: Sequence[str], compares_results: bool = False) -> Dict[str, str]:
-    """Return the options of a fairseq-train command that must not change when the run is resumed, by name.
+    """Return the options of a fairseq-train command that must not change in a resumed run, keyed by name.
 
     Options for the duration of training, devices, checkpoints and logging are omitted. Model options that may
     change, such as dropout, are omitted as well, unless results of several runs are compared
@@ -135,7 +135,7 @@ def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
     """Parse a fairseq-train command, without the options ``names`` and without marked model options.
 
-    words: arguments of the command. mark: key of the mark in the metadata of a model option.
+    ``words`` are the arguments of the command, and ``mark`` is a key in the metadata of a model option.
     """
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)

@@ -25,7 +25,7 @@ def write_scores(
 ) -> None:
     """Write translation scores to a JSON file, with the name and checksum of the translation.
 
-    origin: entries of :func:`describe_checkpoint` and "settings" of the search, or empty if unknown.
+    ``origin`` is empty, or has the entries of :func:`describe_checkpoint` and the "settings" of the search.
     """
     scored = {
         "translation": os.path.relpath(str(translation), str(path.absolute().parent)),
@@ -50,7 +50,7 @@ def select_scores(
 ) -> List[Dict[str, Any]]:
     """Return the scores that belong to a checkpoint or, if ``ema``, to its moving average of the weights.
 
-    accept_unknown: also return scores without a recorded checkpoint.
+    With ``accept_unknown``, scores without a recorded checkpoint are returned too.
     """
     named = [score for score in scores if "checkpoint_sha256" in score]
     checksum = sha256(checkpoint) if named else None

@@ -74,7 +74,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 @contextmanager
 def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
-    """Context manager that yields text files open for writing, and renames them to ``paths`` on success."""
+    """Context manager that yields temporary text files, and renames them to ``paths`` only on success."""
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(path)) for path in paths]
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
@@ -83,7 +83,7 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
 def check_writable(path: Path, option: str) -> None:
     """Raise InputError if a file cannot be written. Call this before a long computation of its content.
 
-    option: command-line option of the path, for the error message.
+    The error message names ``option``, the command-line option of the path.
     """
     folder = path.resolve().parent
     for is_wrong, reason in (

@@ -1,4 +1,4 @@
-"""Adapters that make ``LunaEncoder`` and ``LunaDecoder`` of ``luna_fairseq.modules`` models of transformers.
+"""Adapters that turn ``luna_fairseq.modules.LunaEncoder`` and ``LunaDecoder`` into transformers models.
 
 Functions convert a transformers configuration to the options of these classes.
 """
@@ -74,7 +74,7 @@ class CheckpointedLayers(nn.ModuleList):
 
 
 class _CheckpointedLayer:
-    """A layer whose calls go through ``run``, transformers' function for gradient checkpointing."""
+    """Layer whose calls go through ``run``, transformers' function for gradient checkpointing."""
 
     def __init__(self, layer: Any, run: Any):
         self.layer, self.run = layer, run
@@ -90,7 +90,10 @@ BUILDERS = Builders(layers=CheckpointedLayers)
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder: token embedding, and methods for transformers."""
+    """Base class of the exported encoder and decoder.
+
+    It embeds tokens, and has the methods that Hugging Face's transformers requires.
+    """
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embed_tokens
@@ -125,7 +128,7 @@ class TransformersStack(TokenEmbedding):
 
 
 def build_token_embedding(config: Any, side: str) -> nn.Embedding:
-    """Build the token embedding of the "encoder" or the "decoder", as given by ``side``."""
+    """Build the token embedding of the encoder or the decoder. ``side`` is "encoder" or "decoder"."""
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim
     return nn.Embedding(size or config.vocab_size, width, padding_idx=config.pad_token_id)

@@ -1,4 +1,4 @@
-"""Load a fairseq checkpoint for export."""
+"""Loading of a fairseq checkpoint for export."""
 
 from pathlib import Path
 from typing import Any, Dict, NamedTuple

@@ -1,4 +1,4 @@
-"""Compare the logits of an exported model with those of the fairseq model for many sequence lengths."""
+"""Comparison of the logits of an exported model and of the fairseq model for many sequence lengths."""
 
 from typing import Any, List, Sequence, Tuple
 
@@ -29,8 +29,8 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches, at most ``longest`` tokens, to compare two models on.
 
     Models compute differently above certain lengths, and the batches contain lengths on both sides of these.
-    One is the length of the packed sequence P. The other is ``DENSE_LENGTH``, up to which look-up attention
-    reads all source tokens rather than selected segments.
+    One such length is that of the packed sequence P. The other is ``DENSE_LENGTH``, up to which look-up
+    attention reads all source tokens rather than selected segments.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -46,7 +46,7 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the length of the longest sequences to compare two models on. side: "encoder" or "decoder".
+    """Return the maximum sequence length to compare two models on. ``side`` is "encoder" or "decoder".
 
     It exceeds the length of the packed sequence P if the model has enough positions.
     """
@@ -55,7 +55,7 @@ def length_to_compare(config: Any, side: str) -> int:
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of both models for N random tokens (of a classifier: N sequences)."""
+    """Compute the logits [N, V] of both models for N random tokens (for a classifier, N sequences)."""
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)

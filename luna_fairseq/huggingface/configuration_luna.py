@@ -61,7 +61,7 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
     """Map the usual transformers names, such as ``hidden_size``, to the fields of a Luna configuration.
 
-    side: prefix of the fields, "encoder" or "decoder". positions: field for ``max_position_embeddings``.
+    The fields begin with ``side``, "encoder" or "decoder". ``max_position_embeddings`` is ``positions``.
     """
     names = {
         "hidden_size": "embed_dim",

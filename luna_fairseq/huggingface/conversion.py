@@ -50,9 +50,9 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """Return the values of all options in the dataclass of a fairseq model, by name.
+    """Return the values of all options in the dataclass of a fairseq model, keyed by name.
 
-    They are written to config.json, so a new option of the dataclass is exported automatically.
+    They are written to config.json, so that a new option of the dataclass is exported automatically.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -170,7 +170,7 @@ class ModelKind:
     def auto_map(self, configuration: str) -> Dict[str, str]:
         """Return the entry ``auto_map`` of config.json, which names the files and classes to load.
 
-        configuration: name of the configuration class.
+        ``configuration`` is the name of the configuration class.
         """
         return {
             "AutoConfig": f"configuration_luna.{configuration}",
@@ -236,7 +236,7 @@ KINDS = {
 def fine_tuned_kind(head: str) -> ModelKind:
     """Describe the export of a masked language model fine-tuned for classification.
 
-    head: name of the classification head in the checkpoint.
+    ``head`` is the name of the classification head in the checkpoint.
     """
     return ModelKind(
         "fine-tuned classifier",
@@ -319,8 +319,8 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
     Args:
         model: fairseq model.
         kind: kind of model, from :func:`find_kind`.
-        dictionary: dictionary of the tokens that the model generates or, if it does not generate text, of its
-            input tokens. None if the model takes images as input.
+        dictionary: dictionary of the tokens that the model generates. If the model does not generate text,
+            dictionary of its input tokens, or None for images.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
@@ -355,7 +355,7 @@ def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
     """Return the default arguments of ``generate``. For translation, they are those of fairseq-generate.
 
     A translation has at least one token and no padding. The limits are given as ``max_length`` and
-    ``min_length``, which include the start token and any decoder prompt. Users could not override defaults of
+    ``min_length``, including the start token and any decoder prompt. Users could not override defaults of
     ``max_new_tokens`` and ``min_new_tokens``.
     """
     options = {

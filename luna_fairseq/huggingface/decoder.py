@@ -31,7 +31,8 @@ class LunaCache:
     forward pass returns a new cache and leaves the given cache unchanged.
 
     Attributes:
-        memory: tensors of the source that every decoding step reads, or of the learned P in a language model.
+        memory: tensors that every decoding step reads, computed from the encoder output or, in a language
+            model, from the learned packed sequence P.
         state: sums over the earlier positions, and their number.
     """
 
@@ -44,7 +45,7 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Number of cached tokens per hypothesis, excluding padding. Shape [batch size]."""
+        """Number of cached tokens per hypothesis, excluding padding: [batch size]."""
         return self.state.count
 
     @property
@@ -102,8 +103,8 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
         """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
-        The arguments are those of the causal language model, and ``encoder_outputs`` of :class:`LunaModel`.
-        Of the attention weights, only ``cross_attentions`` are available.
+        The arguments are those of the causal language model, and ``encoder_outputs``, the output of
+        :class:`LunaModel`. Of the attention weights, only ``cross_attentions`` are available.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -173,8 +174,9 @@ class CachedGeneration(nn.Module):
     ) -> Dict[str, Any]:
         """Return the arguments of the next forward pass, which processes the positions after the cached ones.
 
-        input_ids: token ids [B, T] of the whole text. A language model whose attention mask covers the whole
-        text also accepts the new ids alone. inputs_embeds: vectors of a language model's prompt.
+        ``input_ids`` [B, T] are those of the whole text. A language model whose attention mask covers the
+        whole text also accepts only the new ids. ``inputs_embeds`` are the vectors of a language model's
+        prompt.
         """
         has_source = self.config.is_encoder_decoder
         names = ["use_cache", "output_hidden_states", "output_attentions"]
@@ -235,8 +237,8 @@ def _cached_state(cache: Any) -> Optional[DecoderState]:
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
     """Return the tokens [B, T], or vectors [B, T, C], that follow the cached positions of a text.
 
-    length: total length of the text. cached: number of cached positions. Raises ValueError if no token
-    follows, or ``tokens`` does not contain all of the new ones.
+    The text has ``length`` positions, of which ``cached`` are cached. Raises ValueError if no token follows,
+    or ``tokens`` does not contain all of the new ones.
     """
     new = length - cached
     if not 1 <= new <= tokens.size(1):

@@ -87,10 +87,10 @@ def export(
         data: folder that contains the dictionaries and the tokenizer. For a fine-tuned model, this is the
             folder that contains input0/dict.txt.
         folder: folder to write, which must not exist yet.
-        head: classification head of a masked language model, or "none" for the language model. Default: the
-            only head, or the language model.
-        scores: scores.json to show in README.md. Default: the file of the checkpoint's run, if it has the
-            scores of this checkpoint.
+        head: classification head of a masked language model, or "none" for the language model. If None, the
+            only head is exported, or the language model if there is no head.
+        scores: scores.json to show in README.md. If None, the file of the checkpoint's run is used, if it has
+            the scores of this checkpoint.
         ema: export the moving average of the weights stored by ``fairseq-train --store-ema``.
     """
     if scores is not None and not scores.is_file():
@@ -115,8 +115,8 @@ def convert_checkpoint(
 ) -> ConvertedCheckpoint:
     """Load a fairseq checkpoint, and convert its model and tokenizer to transformers.
 
-    folder: folder of the later export, which is not written yet. Raises InputError if it exists already, or
-    the checkpoint cannot be exported.
+    ``folder`` is the folder of the later export. It is not written yet. Raises InputError if it already
+    exists, or the checkpoint cannot be exported.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
@@ -175,14 +175,14 @@ def _describe_classes(config: Any, task: Any) -> None:
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a model generates: for translation, the target dictionary."""
+    """Return the dictionary of the tokens that a model generates, the target dictionary in translation."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
     """Return the name of the classification head to export, or None to export the language model.
 
-    head: name that the user has given. Without it, raises InputError if the model has several heads.
+    ``head`` is the name given by the user. If it is None and the model has several heads, raises InputError.
     """
     if head is not None:
         return None if head == "none" else head

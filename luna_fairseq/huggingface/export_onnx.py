@@ -109,7 +109,7 @@ def write_onnx(model: Any, folder: Path) -> None:
 
 
 def build_for_export(model: Any) -> Any:
-    """Copy a model into a form that can be traced: no shape or operation depends on sentence lengths."""
+    """Copy a model into a traceable form, whose shapes and operations do not depend on sentence lengths."""
     config = copy.deepcopy(model.config)
     config.fixed_shapes = True
     exportable = type(model)(config).eval()
@@ -120,8 +120,8 @@ def build_for_export(model: Any) -> Any:
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
     """Write the ONNX graph that encodes a source, and the graph of one decoding step.
 
-    A causal language model has no source, and gets only the second graph. tokens: token ids [batch size,
-    length] of each example.
+    A causal language model has no source, and gets only the second graph. ``tokens`` holds the token ids
+    [batch size, length] of each example.
     """
     from luna_fairseq.huggingface.onnx_parts import DecodingStep, ReadSource
 
@@ -143,7 +143,10 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
 
 
 def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Export a module to an ONNX graph, traced with the first example, and check it on all examples."""
+    """Export a module to an ONNX graph by tracing the first example, and check the graph on all examples.
+
+    The dimensions in which the first and the last example differ in size become dynamic.
+    """
     first, *_, last = examples
     shapes = tuple(
         {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}

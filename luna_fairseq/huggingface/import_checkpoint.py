@@ -97,7 +97,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
     """Add tied parameters to ``weights`` in place. safetensors stores only one of several tied tensors.
 
-    names: names of all parameters of the exported model. all_shared: True if the encoder's embedding is tied
+    ``names`` lists all parameters of the exported model. If ``all_shared``, the encoder's embedding is tied
     too.
     """
     untied = () if all_shared else ("luna.encoder.",)
@@ -110,7 +110,7 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
     """Find checkpoint parameters that are tied to an imported embedding, and map them to its exported name.
 
-    names: maps parameter names in the checkpoint to names in the exported model. A classifier is exported
+    ``names`` maps parameter names in the checkpoint to names in the exported model. A classifier is exported
     without its LM head, whose old weight would otherwise overwrite the imported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
@@ -128,7 +128,7 @@ def _check_same_training(
 ) -> None:
     """Raise InputError if a folder was not exported from the training run of the checkpoint ``like``.
 
-    exported, original: identities of the two runs, from :func:`stored_identity`.
+    ``exported`` and ``original`` are the identities of the two runs, from :func:`stored_identity`.
     """
     for name, value in exported.items():
         if name in original and original[name] != value:
@@ -141,7 +141,7 @@ def _check_same_training(
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
     """Raise InputError if a tokenizer's vocabulary in a folder has changed since the export.
 
-    exported: digest of each exported vocabulary by file name. A missing file causes a warning.
+    ``exported`` holds the digest of each vocabulary, keyed by file name. A missing file causes a warning.
     """
     from tokenizers import Tokenizer
 
@@ -166,8 +166,8 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
     """Raise InputError unless a folder has all parameters of a checkpoint with equal shapes.
 
-    weights: parameters from the folder. names: maps names in the checkpoint to names in the folder. model:
-    parameters of the checkpoint.
+    ``weights`` are the parameters from the folder, and ``model`` those of the checkpoint. ``names`` maps
+    names in the checkpoint to names in the folder.
     """
     for ours, theirs in names.items():
         if theirs not in weights:

@@ -36,7 +36,7 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, str]) -> str:
     """Return the text of README.md: how to load the model, training details, scores and options.
 
-    scores: text to show for each score, by its name.
+    ``scores`` maps the name of each score to the text to show.
     """
     rows = {**_training_details(checkpoint), **scores, **_model_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
@@ -44,7 +44,7 @@ def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, 
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the known training details by heading, such as "updates" and "source language"."""
+    """Return the known training details, keyed by heading, such as "updates" and "source language"."""
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
@@ -70,7 +70,7 @@ def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str
 
     Args:
         path: checkpoint file, in the run folder or in its subfolder ``checkpoints``.
-        ema: the moving average of its weights is exported.
+        ema: True if the moving average of the weights is exported.
         given: file of luna-evaluate or luna-score (default: the files of the run that name this checkpoint).
 
     Raises:
@@ -99,7 +99,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options with which the model was built. Each name is in backticks, as for Markdown."""
+    """Return the options with which the model was built. Names are in backticks, as in Markdown."""
     options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

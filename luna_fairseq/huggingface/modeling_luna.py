@@ -44,8 +44,8 @@ class LunaModelOutput(ModelOutput):
         last_hidden_state: output [B, T, C] of the last layer.
         packed: normalized packed sequence P [B, L, C] after the last layer.
         packed_mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
-        source_mask: mask [B, T] of the tokens, 0 at padding. 1 at tokens, or their one-based sentence
-            numbers if ``config.separators`` is set.
+        source_mask: mask [B, T], 0 at padding and 1 at tokens. If ``config.separators`` is set, tokens have
+            their one-based sentence numbers instead of 1.
         hidden_states: outputs [B, T, C] of the embedding and of each layer, or None.
         attentions: self-attention weights [B, H, T, T] of each layer, or None.
     """
@@ -86,7 +86,7 @@ class LunaPreTrainedModel(PreTrainedModel):
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize parameters as in BERT: normal distribution, standard deviation 0.02.
+        """Initialize parameters from a normal distribution with standard deviation 0.02, as in BERT.
 
         Sinusoidal tables are computed here too, because transformers first creates uninitialized tensors.
         """
@@ -150,8 +150,8 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
         Args:
             input_ids: token ids [B, T], padded on the left or right.
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding. Default: all ids except the padding id.
-            position_ids: zero-based positions [B, T] of the tokens. Default: counted without padding.
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding. If None, the padding id is masked.
+            position_ids: zero-based positions [B, T] of the tokens. If None, counted without padding.
             inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids``.
             **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict``, in place of
                 the values in the configuration.
@@ -187,7 +187,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids, which models with sentence separators need, or raise ValueError if None."""
+    """Return the token ids. If None, raise ValueError, because models with sentence separators need them."""
     if input_ids is None:
         raise ValueError(
             "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."

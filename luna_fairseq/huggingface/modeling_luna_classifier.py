@@ -32,7 +32,7 @@ def first_hidden_state(out: LunaModelOutput) -> Tensor:
 
 
 class AttentionToPacked(nn.Module):
-    """Attention from the first token to the packed sequence P, which yields a vector to classify."""
+    """Attention from the first token to the packed sequence P. The output is the vector to classify."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -41,7 +41,7 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Attend from first tokens [B, C] to P [B, L, C]. Its ``mask`` [B, L] is 0 at padding."""
+        """Attend from first tokens [B, C] to P [B, L, C]. ``mask`` [B, L] is 0 at padding of P."""
         packed = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
@@ -80,7 +80,7 @@ class LunaClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Return one vector per sequence, [B, C], to classify.
+        """Return one vector [B, C] per sequence to classify.
 
         ``first`` [B, C] are the hidden states of the first tokens. ``packed`` is P [B, L, C], and ``mask``
         [B, L] is 0 at padding of P.
@@ -95,7 +95,7 @@ class LunaClassificationHead(nn.Module):
 
 
 class LunaClassifier(LunaPreTrainedModel):
-    """Base class of Luna classifiers for transformers, which computes the loss from logits and labels."""
+    """Base class of Luna classifiers for transformers. It computes the loss from logits and labels."""
 
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
@@ -217,14 +217,13 @@ class LunaForLongSequenceClassification(LunaClassifier):
 
         Args:
             input_ids: token ids [B, T].
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding. Default: all ids except the padding
-                id.
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding. If None, the padding id is masked.
             second_input_ids: token ids [B, U] of the second sequences, for a model of pairs.
             second_attention_mask: mask [B, U] of the second sequences.
             pixel_values: normalized intensities [B, T] of images, in place of ``input_ids``.
             inputs_embeds: token vectors [B, T, C] in place of ``input_ids``.
             labels: class indices [B].
-            **output_options: as in :meth:`LunaModel.forward`.
+            **output_options: the options of :meth:`LunaModel.forward`.
         """
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)
@@ -242,7 +241,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Return one vector per sequence, [B, C], to classify, as ``config.classifier_reads`` selects."""
+        """Return one vector [B, C] per sequence to classify, as ``config.classifier_reads`` selects."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

@@ -48,16 +48,17 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
         """Compute the logits [B, T, V] of the next token, and the mean cross-entropy if labels are given.
 
         Args:
-            input_ids: token ids [B, T]. With ``past_key_values``, only the tokens after the cached ones.
-            attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding.
-                Default: all ids except the padding id.
-            position_ids: position [B, T] of each token. Default: counted from 0, skipping padding.
+            input_ids: token ids [B, T]. If ``past_key_values`` is given, pass only the tokens that follow the
+                cached ones.
+            attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding. If
+                None, the padding id is masked.
+            position_ids: position [B, T] of each token. If None, counted from 0, skipping padding.
             inputs_embeds: token vectors in place of ``input_ids``.
-            past_key_values: cache returned by the preceding call. Default: a new text.
+            past_key_values: cache returned by the preceding call. If None, a new text begins.
             labels: token ids [B, T], usually ``input_ids``, with -100 at positions to ignore. The model
                 shifts them.
-            use_cache: return a cache. Default: only if ``past_key_values`` is given.
-            **output_options: as in :meth:`LunaModel.forward`.
+            use_cache: return a cache (default: only if ``past_key_values`` is given).
+            **output_options: the options of :meth:`LunaModel.forward`.
         """
         out = self.luna(
             input_ids,

@@ -123,7 +123,7 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels [B, T] right by one position: [5, 6, 2] becomes [2, 5, 6]. -100 becomes padding."""
+        """Shift labels [B, T] right, prepending ``decoder_start_token_id``, and replace -100 with padding."""
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted.eq(-100), self.config.pad_token_id)
@@ -146,18 +146,19 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
 
         Args:
             input_ids: token ids [B, S] of the source.
-            attention_mask: source mask [B, S], 1 at tokens and 0 at padding. Default: all ids except the
-                padding id, as for the target.
-            decoder_input_ids: token ids [B, T] of the target, shifted right. Default: the labels shifted
-                right. With ``past_key_values``, only the tokens after the cached ones.
-            decoder_attention_mask: mask of the new target positions or of all target positions.
-            encoder_outputs: output of the encoder, which then does not run.
-            past_key_values: cache returned by the preceding call. Default: a new target.
+            attention_mask: source mask [B, S], 1 at tokens and 0 at padding. If None, the padding id is
+                masked.
+            decoder_input_ids: token ids [B, T] of the target, shifted right. If None, the shifted labels are
+                used. If ``past_key_values`` is given, pass only the tokens that follow the cached ones.
+            decoder_attention_mask: mask of the new target positions or of all target positions. If None, the
+                padding id is masked.
+            encoder_outputs: output of the encoder. If it is given, the encoder does not run.
+            past_key_values: cache returned by the preceding call. If None, a new target begins.
             inputs_embeds: token vectors of the source in place of ``input_ids``.
             decoder_inputs_embeds: token vectors of the target in place of ``decoder_input_ids``.
             labels: target token ids [B, T], -100 at positions to ignore.
-            use_cache: return a cache. Default: only if ``past_key_values`` is given.
-            **output_options: as in :meth:`LunaModel.forward`.
+            use_cache: return a cache (default: only if ``past_key_values`` is given).
+            **output_options: the options of :meth:`LunaModel.forward`.
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)

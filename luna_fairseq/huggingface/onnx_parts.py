@@ -1,8 +1,8 @@
 """PyTorch modules that are exported to ONNX graphs.
 
-A masked language model or classifier is one graph (:class:`WholeModel`). A model with a decoder has the
-graph :class:`DecodingStep`, and a translation model :class:`ReadSource` before it. They take and return the
-decoding state as separate named tensors, because ONNX graphs do not support other data structures.
+A masked language model or classifier is one graph (:class:`WholeModel`). A model with a decoder has the graph
+:class:`DecodingStep`. In a translation model, the graph :class:`ReadSource` precedes it. The graphs take and
+return the decoding state as separate named tensors, because ONNX does not support other data structures.
 """
 
 from typing import Any, List, Tuple
@@ -32,7 +32,7 @@ def source_vocabulary_size(config: Any) -> int:
 
 
 class WholeModel(nn.Module):
-    """ONNX graph of a model without decoder, which maps token ids [B, T] to logits."""
+    """ONNX graph that maps token ids [B, T] to logits, for a model without decoder."""
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -98,11 +98,11 @@ class ReadSource(nn.Module):
 
 
 class DecodingStep(nn.Module):
-    """Module exported as the ONNX graph of one decoding step, which processes one token per sentence.
+    """Module exported as the ONNX graph of one decoding step for one token per sentence.
 
     A padding token leaves the state of its sentence unchanged. A state of zeros is the beginning of a text.
-    The inputs are "token", the tensors of the memory, of which ``memory`` is an example, and the tensors of
-    the state. The memory of a language model becomes a part of the graph. The outputs are "logits", and
+    The inputs are "token", the tensors of the memory (``memory`` is an example), and the tensors of the
+    state. The memory of a language model becomes a part of the graph. The outputs are "logits", and
     "next_NAME" for each tensor NAME of the state.
     """
 

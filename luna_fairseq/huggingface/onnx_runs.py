@@ -1,4 +1,4 @@
-"""Compute the logits of an exported model and of its ONNX graphs on the same batches."""
+"""Computation of the logits of an exported model and of its ONNX graphs on the same batches."""
 
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -16,7 +16,7 @@ Arrays = Dict[str, np.ndarray]
 
 
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
-    """Return (batch size, length) of the example that traces an ONNX graph, and of two others to compare.
+    """Return three sizes (batch size, length): that of the example to trace, and two to compare.
 
     The example has more tokens than P has rows, so that text segments have more than one token.
     """
@@ -76,7 +76,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph that is called with arrays by input name. Arrays that are not its inputs are ignored."""
+    """ONNX graph, called with arrays keyed by input name. Arrays that are not its inputs are ignored."""
 
     def __init__(self, path: Path):
         import onnxruntime
@@ -99,7 +99,7 @@ class Graph:
             ) from error
 
     def first_state(self, batch: int) -> Arrays:
-        """Return the decoding state before the first token: arrays of zeros for a batch of this size."""
+        """Return the decoding state before the first token, as arrays of zeros for a batch of this size."""
         states = [node for node in self.inputs if node.name.startswith("state_")]
         types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         return {node.name: np.zeros((batch, *node.shape[1:]), types[node.type]) for node in states}

@@ -1,4 +1,4 @@
-"""Copy the code of an exported model into the exported folder.
+"""Copying of the code of an exported model into the exported folder.
 
 transformers loads code from files next to the model, but not from subfolders. The files of this package
 (configuration, model, tokenizer) are therefore copied one by one. Every other subpackage of ``luna_fairseq``
@@ -30,7 +30,7 @@ class _Statement(NamedTuple):
 
     Attributes:
         names: names that the statement defines.
-        used: names that occur in it, also as strings, which may be annotations.
+        used: names that occur in it, including those in strings, because a string may be an annotation.
         text: source code.
     """
 
@@ -86,7 +86,7 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Add a module to ``modules``, after the modules of this package that it imports, all parsed."""
+    """Parse a module, and add it to ``modules`` after the modules of this package that it imports."""
     if name in modules:
         return
     module = _parse_module(name)
@@ -167,7 +167,7 @@ def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
 
 
 def _used_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that occur in a statement, and its strings, which may be annotations."""
+    """Yield the names and the strings in a statement. A string may be an annotation."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id

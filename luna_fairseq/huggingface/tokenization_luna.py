@@ -13,7 +13,7 @@ MASK = "<mask>"
 
 
 class _LunaTokenizer(PreTrainedTokenizerFast):
-    """Implementation of :class:`LunaTokenizer`, which may have separate source and target vocabularies."""
+    """Implementation of :class:`LunaTokenizer` that may have separate source and target vocabularies."""
 
     _tokenizer: Any  # transformers declares it as None
     vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": "target_tokenizer.json"}
@@ -27,7 +27,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self.set_target(Tokenizer.from_file(target_tokenizer_file))
 
     def set_target(self, target: Tokenizer) -> None:
-        """Set a separate tokenizer for the target language, which encodes ``text_target`` and decodes ids."""
+        """Set a separate tokenizer for the target language. It encodes ``text_target`` and decodes ids."""
         self.target = target
         self.target.encode_special_tokens = True
 

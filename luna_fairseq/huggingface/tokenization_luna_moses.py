@@ -14,9 +14,9 @@ WORD_END = "</w>"
 
 
 class Merges:
-    r"""Byte-pair encoding as in subword-nmt.
+    r"""Byte-pair encoding as in subword-nmt, built from the contents of a codes file.
 
-    Its argument is the contents of a codes file. The split of each word is cached.
+    The split of each word is cached.
 
     Example:
         >>> Merges("#version: 0.2\nl o\nlo w</w>").split("slow")

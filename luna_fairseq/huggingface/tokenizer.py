@@ -1,4 +1,4 @@
-"""Convert the tokenizer files of a fairseq model to a transformers tokenizer.
+"""Conversion of a fairseq model's tokenizer files to a transformers tokenizer.
 
 The tokenizer produces the same ids as fairseq, but does not depend on fairseq.
 """
@@ -150,7 +150,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer, by file name. Empty if ``tokenizer`` is None."""
+    """Return a digest of each vocabulary of a tokenizer, keyed by file name, or {} without a tokenizer."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
@@ -178,7 +178,7 @@ def choose_template(config: Any) -> Template:
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
     """Build a tokenizer that splits text at spaces.
 
-    join_pieces: remove subword-nmt's "@@" when decoding, so that pieces are joined to words.
+    With ``join_pieces``, decoding removes subword-nmt's "@@", so that pieces are joined to words.
     """
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
@@ -208,7 +208,7 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
 
 
 def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
-    """Build a tokenizer from a sentencepiece model, which must be a byte-pair encoding."""
+    """Build a tokenizer from a sentencepiece model. The model must be a byte-pair encoding."""
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())
@@ -258,8 +258,8 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
     """Build a byte-pair encoding for the ``tokenizers`` library.
 
-    vocabulary: id of each piece. merges: pairs of pieces in the order of their merges. Raises InputError if a
-    piece or the result of a merge has no id.
+    ``vocabulary`` maps each piece to its id, and ``merges`` lists pairs of pieces in order. Raises InputError
+    if a piece or the result of a merge has no id.
     """
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:

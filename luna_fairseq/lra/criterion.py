@@ -64,5 +64,5 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return True, which lets fairseq sum the logged values across devices."""
+        """Return True, so that fairseq sums the logged values across devices."""
         return True

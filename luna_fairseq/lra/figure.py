@@ -58,7 +58,7 @@ class Costs:
     def find(self, model: str) -> Cost:
         """Return the training cost of a model of luna-lra-seeds, such as ``luna-16``.
 
-        The suffix ``-p``, for classification from the mean of P, is ignored, because it takes almost no time.
+        The suffix ``-p`` is ignored, because classification from the mean of P takes almost no extra time.
         Raises InputError if the benchmark did not measure the model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
@@ -111,7 +111,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Read the validation accuracies in percent by update from a log of fairseq-train. Empty without a log.
+    """Read the validation accuracies in percent, keyed by update, from a log of fairseq-train, if it exists.
 
     If a resumed run repeated an update, the later accuracy is used.
     """

@@ -1,4 +1,4 @@
-"""Generate ListOps expressions and Pathfinder images in multiple processes.
+"""Generation of ListOps expressions and Pathfinder images in multiple processes.
 
 The examples depend on the seed, but not on the number of processes.
 """
@@ -29,7 +29,7 @@ def generate_listops(
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
     """Generate distinct ListOps expressions, which are nested operations on digits.
 
-    bounds: minimum and maximum number of tokens, both exclusive. sizes: number of expressions per split.
+    ``sizes`` has the expression count per split, and ``bounds`` the exclusive bounds of the token count.
 
     Yields:
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
@@ -53,7 +53,7 @@ def generate_pathfinder(
 ) -> Iterator[Tuple[str, np.ndarray, int]]:
     """Generate distinct Pathfinder images. Yield (split, image as uint8 [32, 32], label).
 
-    The label is 1 if a path connects the two dots, and 0 otherwise. sizes: number of images per split.
+    The label is 1 if a path connects the two dots, and 0 otherwise. ``sizes`` has the image count per split.
     """
     draw = pathfinder_images.draw_example
     return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
@@ -62,7 +62,7 @@ def generate_pathfinder(
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
     """Draw one example for each number n in each range, with the seed ``f"{seed}-{n}"``.
 
-    Return a list of examples for each range. draw: function that maps a seed to an example and its label.
+    Return a list of examples for each range. ``draw`` maps a seed to an example and its label.
     """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 

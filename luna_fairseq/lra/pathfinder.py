@@ -1,4 +1,4 @@
-"""Generate Pathfinder images, in which a dashed path either connects two dots or does not.
+"""Generation of Pathfinder images, in which a dashed path either connects two dots or does not.
 
 The images follow the published description (Linsley et al., 2018), with the settings of Long Range Arena for
 32 x 32 pixels (Tay et al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of
@@ -70,7 +70,7 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
 
 
 def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Draw the dashes of two long paths and then of five distractors, none of which touch each other.
+    """Draw the dashes of two long paths and then of five distractors. No two paths touch each other.
 
     Return None if one of the paths does not fit.
     """
@@ -135,7 +135,7 @@ def _move(point: Point, direction: float, distance: float) -> Point:
 
 
 def _sample_points(dash: Dash) -> Tuple[Point, Point, Point]:
-    """Return the first, middle and last point of a dash, between which distances are checked."""
+    """Return the first, middle and last point of a dash. Distances are checked between these points."""
     (x0, y0), (x1, y1) = dash
     return (x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2), (x1, y1)
 

@@ -183,7 +183,7 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the CIFAR-10 images in grayscale."""
+    """Convert the CIFAR-10 images to grayscale, and return the number of images in each split."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 

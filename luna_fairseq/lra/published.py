@@ -193,9 +193,8 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
 def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
     """Read a PNG image in grayscale, uint8 [side, side].
 
-    An empty file, which occurs in the published archive, yields an empty array.
-
-    location: beginning of the error message for a damaged image.
+    An empty file, which occurs in the published archive, yields an empty array. The error message for a
+    damaged image begins with ``location``.
     """
     PIL, data = pillow(), content.read()
     if not data:
@@ -212,9 +211,9 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Yield (name, label, location for error messages) of each image in a Pathfinder metadata file.
+    """Yield (name, label, location) of each image in a Pathfinder metadata file.
 
-    The files are text, although their names end with ``.npy``.
+    The location is for error messages. The files are text, although their names end with ``.npy``.
     """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         columns = line.split()

@@ -210,7 +210,7 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
     """Train a model, test its best checkpoint, and write the result to ``result.json`` in a folder.
 
-    planned: result without the accuracy. Returns the complete result.
+    ``planned`` is the result without the accuracy. Returns the complete result.
     """
     folder.mkdir(parents=True, exist_ok=True)
     options = planned.options
@@ -283,9 +283,9 @@ def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) 
 
 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
-    """Return the sort key of a model: the Transformer first, then other attentions, Luna and anchored Luna.
+    """Return the key that sorts models: the Transformer, other baselines by name, Luna, then anchored Luna.
 
-    Other attentions are sorted by name, and Luna models by the length of P.
+    Luna models are sorted by the length of P.
     """
     match = parse_luna(model)
     if match is None:

@@ -86,7 +86,7 @@ class LRATask(FairseqTask):
         self.model_options = Namespace(**vars(LunaClassifierConfig()))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model, and store its options, on which :meth:`load_dataset` depends."""
+        """Build the model, and store its options for :meth:`load_dataset`."""
         self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         return super().build_model(cfg, from_checkpoint)
 
@@ -96,7 +96,7 @@ class LRATask(FairseqTask):
 
     @property
     def prepends_cls(self) -> bool:
-        """True if the model classifies its output at ``<CLS>``, which is then prepended to sequences."""
+        """True if the model classifies its output at ``<CLS>``. The token is then prepended to sequences."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, fields: Dict[str, Any], sizes: np.ndarray) -> None:
@@ -136,8 +136,8 @@ class LRATextTask(LRATask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
         """Load the dictionaries and create the task.
 
-        If the data folder contains images, an image task is created, because the authors' commands read
-        images with their text task.
+        If the data folder contains images, an image task is created, because the commands of the Luna
+        authors' code read images with their text task.
         """
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
             logger.info(f"{cfg.data} contains images, so --task lra-image reads them")
@@ -158,7 +158,7 @@ class LRATextTask(LRATask):
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load the sequences and labels of a split.
 
-        ``combine``: also load continuations such as ``train1``.
+        If ``combine`` is True, also load the split's further parts, ``train1``, ``train2`` and so on.
         """
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
         sources = [self._load_sequences(folder / name / split, combine) for name in folders]
@@ -209,7 +209,7 @@ class LRATextTask(LRATask):
 
 @register_task("long_range_arena", dataclass=LRAConfig)
 class LongRangeArenaTask(LRATextTask):
-    """Alias of the task ``lra-text``, under the name used in the authors' commands."""
+    """Alias of the task ``lra-text``, with the name used in the commands of the Luna authors' code."""
 
 
 @register_task("lra-image", dataclass=LRAImageConfig)
@@ -222,7 +222,7 @@ class LRAImageTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRAImageTask":
-        """Create the task, if ``--pixel-normalization`` is a mean and a positive standard deviation."""
+        """Create the task. ``--pixel-normalization`` must be a mean and a positive standard deviation."""
         normalization = cfg.pixel_normalization
         if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
             raise InputError(
@@ -269,7 +269,7 @@ class LRAImagesByTextTask(LRAImageTask):
     """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model with ``--input-type image``, whatever the command line says."""
+        """Build the model with ``--input-type image``, regardless of the command line."""
         cfg = copy(cfg)
         cfg.input_type = "image"
         return super().build_model(cfg, from_checkpoint)

@@ -70,8 +70,8 @@ def _build_dictionary(symbols: Iterable[str]) -> Dictionary:
 def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.ndarray, int]]) -> Counts:
     """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``.
 
-    examples: tuples (split, image, label). Images are uint8 arrays with the same number of pixels. Returns
-    the number of examples per split and class.
+    ``examples`` are tuples (split, image, label). Images are uint8 arrays with the same number of pixels.
+    Returns the number of examples per split and class.
     """
     for name in ("input", "label"):
         (folder / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Convert raw text into training data for language models (``luna-prepare-text``)."""
+"""Conversion of raw text into training data for language models (``luna-prepare-text``)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VERSION = 3
 
 
 class TextPreparation:
-    """Converts raw text to fairseq's binary files, in two steps that are skipped if already finished."""
+    """Conversion of raw text to fairseq's binary files, in two steps that are skipped if already finished."""
 
     def __init__(self, options: TextOptions) -> None:
         self.gpt2 = [path for path in (options.gpt2_encoder_json, options.gpt2_vocab_bpe) if path is not None]
@@ -124,7 +124,7 @@ class TextPreparation:
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
         """Yield the lines of all files of a split. An empty line between two files separates their documents.
 
-        controls: number of lines with control characters by file, updated in place.
+        ``controls`` counts the lines with control characters in each file, and is updated in place.
         """
         for number, path in enumerate(self.files[split]):
             if number:
@@ -146,7 +146,7 @@ class TextPreparation:
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
         """Encode all text, and write it and its dictionary in fairseq's format.
 
-        given_dictionary: dictionary to use, or None to build one. Returns the names of the written files, and
+        If ``given_dictionary`` is None, a dictionary is built. Returns the names of the written files, and
         the counts to record and print.
         """
         destdir = self.options.destdir
@@ -175,8 +175,8 @@ class TextPreparation:
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.
 
-        texts: encoded text of each shard, to which lines are added. Returns the number of lines that are too
-        long for the preset options, which fairseq will skip.
+        The lines are added to ``texts``, the encoded text of each shard. Returns the number of lines that
+        fairseq will skip, because they are too long for the preset options.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0

@@ -1,4 +1,4 @@
-"""Register named sets of model options (presets) with fairseq, for ``--arch``."""
+"""Registration of named sets of model options (presets) with fairseq, for ``--arch``."""
 
 from functools import partial
 from typing import Any, Dict
@@ -11,8 +11,8 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register architectures of a model with fairseq, for ``--arch``.
 
-    presets: options of each architecture that differ from the defaults. fairseq itself registers the
-    architecture that has the name of the model.
+    ``presets`` maps each architecture to the options that differ from the defaults. fairseq itself registers
+    the architecture that has the name of the model.
     """
     for name, preset in presets.items():
         if name != model:

@@ -37,7 +37,7 @@ _AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Convert a parameter name in the code of Luna's authors to this project's name.
+    """Convert a parameter name of the Luna authors' code to the name used here.
 
     Other names are returned unchanged.
 
@@ -63,7 +63,7 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename the parameters in a state dict from the code of Luna's authors, in place.
+    """Rename, in place, the parameters in a state dict that the code of Luna's authors saved.
 
     Two entries without a counterpart are removed: the position embeddings of the packed sequence P, and a
     decoder layer norm that receives no gradient.

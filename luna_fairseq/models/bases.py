@@ -47,17 +47,17 @@ def has_bfloat16_option(cfg: Any) -> bool:
 
 
 class PluginModel(BaseFairseqModel):
-    """Base class of all models in this project, which checks that a loaded checkpoint fits the model.
+    """Base class of all models in this project. It checks that a loaded checkpoint fits the model.
 
-    Checkpoints from the code of Luna's authors (fairseq-apollo) are converted. For generation on a CPU,
-    linear layers are replaced by faster ones.
+    Checkpoints of the Luna authors' code (fairseq-apollo) are converted. For generation on a CPU, linear
+    layers are replaced with faster ones.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare the model for generation. On a CPU, replace linear layers by faster ones.
+        """Prepare the model for generation. On a CPU, replace linear layers with faster ones.
 
-        Raises InputError if ``retain_dropout_modules``, a list or a comma-separated string, names a dropout
-        that the model does not have.
+        Raises InputError if ``retain_dropout_modules`` names a dropout module that the model does not have.
+        The argument is a list or a comma-separated string.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -79,10 +79,10 @@ class PluginModel(BaseFairseqModel):
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Rename the parameters of a state dict from the code of Luna's authors (fairseq-apollo), in place.
+        """Rename the parameters in a state dict of the Luna authors' code (fairseq-apollo), in place.
 
-        Raises InputError if an embedding has another number of entries than the model's. ``name`` is the
-        prefix of the model's parameters.
+        Raises InputError if an embedding and that of the model differ in the number of entries. ``name`` is
+        the prefix of the model's parameters.
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -134,7 +134,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     Attributes:
         encoder_class: function ``(configuration, source dictionary, token embedding) -> encoder``.
         decoder_class: function ``(configuration, target dictionary, token embedding) -> decoder``.
-        shortlist: target pieces that beam search may choose, by source piece (None: the whole dictionary).
+        shortlist: target pieces that beam search may choose, keyed by source piece (None: all pieces).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -222,7 +222,7 @@ class SentenceModel(PluginModel, RobertaModel):
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Convert a state dict as :class:`PluginModel` does, and check its learned positions.
 
-        Raises InputError if it has another number of positions than the model.
+        Raises InputError if the state dict and the model differ in the number of positions.
         """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions

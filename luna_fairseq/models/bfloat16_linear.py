@@ -47,7 +47,7 @@ class BFloat16Linear(nn.Module):
 
     Args:
         weight: float32 matrix [outputs, inputs].
-        bias: float32 vector [outputs]; None if the layer has no bias.
+        bias: float32 vector [outputs], or None for a layer without bias.
     """
 
     def __init__(self, weight: Tensor, bias: Optional[Tensor]):

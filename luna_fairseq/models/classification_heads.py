@@ -14,9 +14,9 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head, applied to a vector per sentence that is computed from P.
+    """RoBERTa's classification head, applied to one vector per sentence that is computed from P.
 
-    P, the packed sequence, is a short summary of the sentence. Subclasses define the vector in :meth:`pool`.
+    The packed sequence P is a short summary of the sentence. Subclasses define the vector in :meth:`pool`.
     """
 
     def forward(
@@ -32,7 +32,7 @@ class PackedClassificationHead(RobertaClassificationHead):
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         """Return one vector per sentence [B, C] from token features [B, T, C] and P [B, L, C].
 
-        mask: mask [B, L], True at padding of P.
+        ``mask`` [B, L] is True at padding of P.
         """
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of the vectors of P [B, L, C]. mask [B, L] is True at padding."""
+    """Return the mean [B, C] of the vectors of P [B, L, C], ignoring padding (``mask`` [B, L] is True)."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

@@ -1,4 +1,4 @@
-"""Translation of whole documents, which are split into pieces that fit the model."""
+"""Translation of whole documents, split into pieces that fit the model."""
 
 from typing import Any, Iterable, List, Sequence
 
@@ -18,8 +18,8 @@ def translate_document(
 ) -> List[str]:
     """Translate a document, and return one translation per sentence.
 
-    The document is split into pieces of several sentences, translated as a whole. If the translation of a
-    piece has a different number of sentences, the piece is translated again, sentence by sentence.
+    The document is split into pieces of several sentences. Each piece is translated as a whole. If its
+    translation has a different number of sentences, it is translated again, sentence by sentence.
 
     Args:
         hub: interface returned by ``LunaModel.from_pretrained``.

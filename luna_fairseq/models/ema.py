@@ -16,7 +16,7 @@ AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint whose weights are replaced by the moving averages, without optimizer state."""
+    """Load a checkpoint with moving averages in place of its weights, and without optimizer state."""
     try:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
     except KeyError as error:

@@ -37,9 +37,9 @@ class Decoding(NamedTuple):
 
     Attributes:
         memory: cached tensors of the source sentences.
-        state: state after the tokens so far; None before the first step.
-        sentences: index of the sentence of each hypothesis in ``memory``; None for a language model. The
-            hypotheses of a sentence are adjacent and equally many.
+        state: state after the tokens so far, or None before the first step.
+        sentences: index of each hypothesis's sentence in ``memory``, or None for a language model. Each
+            sentence has the same number of adjacent hypotheses.
     """
 
     memory: DecoderMemory
@@ -50,15 +50,15 @@ class Decoding(NamedTuple):
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     """Luna decoder with the interface of fairseq's incremental decoders.
 
-    In beam search, fairseq repeats the source for every hypothesis. This class reads each source once,
-    before the first step. The incremental state of fairseq holds a :class:`Decoding`.
+    In beam search, fairseq repeats the source for every hypothesis. This class reads each source once, before
+    the first step. The incremental state of fairseq holds a :class:`Decoding`.
 
     Args:
         cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: target dictionary.
         embed_tokens: token embedding.
         no_encoder_attn: build a decoder without cross-attention.
-        choose_attentions: function ``(cfg, options) -> factory`` of the attention modules of the layers.
+        choose_attentions: function ``(cfg, options) -> factory`` that selects the attention modules.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return min(self.max_target_positions, self.embed_positions.max_positions)
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """Compute the logits [B, T, V], or return the features [B, T, C] that adaptive softmax takes."""
+        """Compute the logits [B, T, V], or return the features [B, T, C] for an adaptive softmax."""
         return features if self.output_projection is None else self.output_projection(features)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add the output projection and fairseq's version number to a state dict if they are missing."""
+        """Add the output projection and fairseq's entry ``version`` to a state dict if they are missing."""
         state_dict.setdefault(f"{name}.version", self.version.clone())
         shared = state_dict.get(f"{name}.embed_tokens.weight")
         if self.cfg.share_decoder_input_output_embed and self.output_projection is not None:
@@ -114,7 +114,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return state_dict
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Prepare for generation. need_attn: return attention weights over the source, for alignments."""
+        """Prepare for generation. If ``need_attn``, return the attention weights needed for alignments."""
         self.need_attn = need_attn
 
     def extract_features(
@@ -135,12 +135,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
             alignment_layer: layer whose attention weights over the source are returned (default: the last
                 layer if the model needs weights, otherwise none).
-            alignment_heads: number of leading attention heads to average; None: all heads.
+            alignment_heads: number of leading attention heads to average (default: all heads).
 
         Returns:
             The features and a dictionary. ``attn`` is a list with a single entry: the attention weights
-            [B, T, S], or None. ``inner_states`` lists the hidden states [T, B, C] before the first layer
-            and after each layer that runs.
+            [B, T, S], or None. ``inner_states`` lists the hidden states [T, B, C] before the first layer and
+            after each layer that runs.
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
@@ -201,9 +201,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
         """Compute the decoder's memory from the encoder's output: the tensors that every step reads.
 
-        In training, --decoder-layerdrop skips layers.
-
-        weights_of: indices of the layers whose attention weights are needed.
+        In training, --decoder-layerdrop skips layers. ``weights_of`` lists the layers (by index) whose
+        attention weights are needed.
 
         Returns the memory, and the index of each hypothesis's sentence in it, or None if fairseq has not
         reordered the output.
@@ -237,8 +236,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Decoding:
         """Read the source, and create the decoding state before the first step.
 
-        weights_of: indices of the layers whose attention weights are needed. state: state after earlier text,
-        or None.
+        ``weights_of`` lists the layers (by index) whose attention weights are needed. ``state`` is the
+        decoder state after earlier text, or None.
         """
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
@@ -248,7 +247,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return Decoding(memory, self.to_device(state), sentences)
 
     def continue_from(self, incremental_state: IncrementalState, state: Optional[DecoderState]) -> None:
-        """Make decoding continue an earlier text. state: state of each hypothesis after this text."""
+        """Start decoding from ``state``, the decoder state of each hypothesis after an earlier text."""
         self.set_incremental_state(incremental_state, "start", state)
 
     def read_segment(
@@ -267,7 +266,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if a text is longer than the learned positions (sinusoidal: no limit)."""
+        """Raise InputError if a text is too long for learned positions (sinusoidal: no limit)."""
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -281,7 +280,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> None:
         """Reorder the decoding state for beam search: hypothesis i continues hypothesis ``new_order[i]``.
 
-        The tensors computed from the source are changed only if sentences have finished or moved.
+        The tensors computed from the source change only if the order or number of source sentences changes.
         """
         decoding = self.get_incremental_state(incremental_state, "decoding")
         if decoding is None:
@@ -310,7 +309,7 @@ def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -
 
 
 def build_output_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
-    """Build the linear layer that computes logits. Options decide if it shares the token embedding."""
+    """Build the linear layer that computes logits. Options decide whether it shares the embedding matrix."""
     if cfg.share_decoder_input_output_embed:
         projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)
         projection.weight = embed_tokens.weight

@@ -43,7 +43,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
             layer. If not, the final layer norm of P has no weight or bias in a sentence encoder.
         layer_repeats: number of times the layers are applied, with shared weights.
-        choose_attentions: function ``(cfg, options) -> factory`` of the attention modules of the layers.
+        choose_attentions: function ``(cfg, options) -> factory`` that selects the attention modules.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def add_packed_norm(self) -> None:
         """Add a weight and a bias to the final layer norm of the packed sequence P.
 
-        A new classification head that reads P needs them. A checkpoint may lack them; then they keep their
-        initial values.
+        A new classification head that reads P needs both. If a checkpoint lacks them, they keep their initial
+        values.
         """
         norm = self.packed_layer_norm
         if norm is not None and norm.weight is None:
@@ -89,7 +89,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             self.has_new_packed_norm = True
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters, even if the final norm of P is missing, unused or named as by the authors."""
+        """Load parameters, even if the final norm of P is missing, unused, or has the authors' name."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -117,7 +117,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         return min(self.max_source_positions, self.embed_positions.max_positions)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add fairseq's version number to a state dict that lacks it."""
+        """Add the entry ``version`` that fairseq expects to a state dict, in place, unless it has one."""
         state_dict.setdefault(f"{name}.version", self.version.clone())
         return state_dict
 
@@ -150,8 +150,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     ) -> Dict[str, List[Any]]:
         """Encode source tokens [B, S], padded on the left or on the right.
 
-        ``src_lengths`` are ignored. ``token_embeddings`` [B, S, C] replace the token embeddings.
-        ``num_outputs`` is the number of leading tokens whose output is computed (default: all).
+        ``src_lengths`` are ignored. ``token_embeddings`` [B, S, C] replace the token embeddings. If
+        ``num_outputs`` is given, only the output of this many leading tokens is computed.
 
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
@@ -199,7 +199,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     ) -> Dict[str, List[Any]]:
         """Store which sentence each hypothesis of beam search belongs to, instead of copying the output.
 
-        ``new_order`` has the index of the old hypothesis that each new one continues.
+        Hypothesis i of the result continues the old hypothesis ``new_order[i]``.
         """
         old = encoder_out["sentences"]
         new = old[0].index_select(0, new_order) if old else new_order

@@ -44,7 +44,7 @@ _OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "prefix_size", "replace_unk", "r
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
-    """Interface to a trained translation model, which takes and returns plain text.
+    """Interface to a trained translation model, with plain text as input and output.
 
     :func:`from_pretrained` creates it. Several models are used as an ensemble.
 
@@ -70,7 +70,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split tokenized text into subwords. The result is text with spaces between subwords."""
+        """Split tokenized text into subwords, and return them as text, separated by spaces."""
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
@@ -93,7 +93,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             kwargs: generation options, such as ``lenpen``.
 
         Returns:
-            Hypotheses of each sentence, best first; a single list for a single sentence.
+            A list of hypotheses per sentence, best first. For a single sentence, only its list is returned.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
@@ -148,7 +148,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
 
 class LanguageModelHub(GeneratorHub):
-    """Interface to a trained causal language model, which can continue a text of any length.
+    """Interface to a trained causal language model that continues a text of any length.
 
     Example::
 
@@ -162,7 +162,7 @@ class LanguageModelHub(GeneratorHub):
     is_limited_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Continue encoded texts. Arguments and result are those of :meth:`GeneratorHub.generate`."""
+        """Continue encoded texts, with the arguments and the result of :meth:`GeneratorHub.generate`."""
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
                 raise InputError(f"{name} is for translation, a language model has no source: remove it")
@@ -172,7 +172,7 @@ class LanguageModelHub(GeneratorHub):
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
         """Feed a line of text to the model, and return the model state after this line.
 
-        ``stream`` is the state after the preceding lines, updated in place; None if the line begins a new
+        ``stream``, the state after the preceding lines, is updated in place. If None, the line begins a new
         text.
         """
         model, stream = self._get_only_model(), Stream() if stream is None else stream
@@ -193,8 +193,8 @@ class LanguageModelHub(GeneratorHub):
     ) -> Any:
         """Generate continuations of a text or of a list of texts. Return each text with its continuation.
 
-        stream: state returned by :meth:`read`. If it is given, the texts continue the text read so far. The
-        state is not modified. kwargs: generation options, such as ``sampling``.
+        If ``stream``, a state returned by :meth:`read`, is given, the texts continue the text read so far.
+        The state is not modified. ``kwargs`` are generation options, such as ``sampling``.
         """
         if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
@@ -218,8 +218,8 @@ class LanguageModelHub(GeneratorHub):
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
     """Context manager that yields a temporary folder with copies of several checkpoints of ``folder``.
 
-    In them, the moving averages of ``--store-ema`` replace the weights. names: file names, separated by
-    ``:``.
+    In the copies, the moving averages of ``--store-ema`` replace the weights. ``names`` are file names
+    separated by ``:``.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
@@ -244,7 +244,7 @@ def from_pretrained(
 
     Args:
         model_name_or_path: checkpoint folder.
-        checkpoint_file: checkpoint file name; separate several names with ``:``.
+        checkpoint_file: checkpoint file name, or several names separated by ``:``.
         data_name_or_path: dictionary folder. A path that starts with ``.`` is relative to the checkpoint
             folder.
         hub: class of the returned interface.
@@ -252,8 +252,8 @@ def from_pretrained(
         kwargs: options such as ``bpe`` that override the options stored in the checkpoint.
 
     Raises:
-        InputError: A folder or the averaged weights are missing, ``hub`` does not support this kind of
-            model, or an option is unknown.
+        InputError: A folder or the averaged weights are missing, ``hub`` does not support this kind of model,
+            or an option is unknown.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):

@@ -1,6 +1,6 @@
 """Linear layers with 8-bit weights, for decoding on a CPU.
 
-torch's dynamically quantised linear layer scales its whole input by a single factor, so the scores of a
+PyTorch's dynamically quantized linear layer scales its whole input by a single factor, so the scores of a
 sentence depend on the other sentences in the batch. :class:`Linear8` uses a separate factor per position.
 """
 
@@ -49,7 +49,7 @@ class OneDnnWeight:
         self.zeros = torch.zeros(len(self.scales), dtype=torch.long)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Return the products [.., outputs] with vectors [.., inputs], whose values are between -1 and 1."""
+        """Return the products [.., outputs] with vectors [.., inputs] of values between -1 and 1."""
         vectors = x.reshape(-1, x.size(-1))
         levels = torch.quantize_per_tensor(vectors, STEP, ZERO, torch.quint8).int_repr()
         products = torch.ops.onednn.qlinear_pointwise(
@@ -80,7 +80,7 @@ def has_amx() -> bool:
 
 @lru_cache(maxsize=None)
 def has_fbgemm_product() -> bool:
-    """Return True if torch has a product that rounds inputs with a given scale (x86, torch 2.3 or newer)."""
+    """Return True if torch can quantize inputs with a given scale in a product (x86, torch 2.3 or newer)."""
     packed = torch.ops.quantized.linear_prepack(quantise_matrix(torch.ones(1, 8)), None)
     try:
         torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -127,7 +127,7 @@ class Linear8(nn.Module):
 
     Args:
         weight: float32 matrix [outputs, inputs].
-        bias: float32 vector [outputs]; None if the layer has no bias.
+        bias: float32 vector [outputs], or None for a layer without bias.
 
     Example:
         >>> layer = Linear8(torch.eye(8), bias=None)
@@ -141,7 +141,7 @@ class Linear8(nn.Module):
         self.bias = None if bias is None else bias.detach().clone()
 
     def pack(self, quantised: Tensor) -> None:
-        """Set the weight to a quantised matrix. Store it in each memory layout that this CPU uses."""
+        """Store a quantized weight matrix in every memory layout that this CPU uses."""
         self.packed = torch.ops.quantized.linear_prepack(quantised, None)
         self.unpacked: Optional[Tuple[Tensor, Tensor]] = None
         uses_onednn = has_amx() or LINEAR8_FORMS.forced() == "onednn"
@@ -179,7 +179,7 @@ class Linear8(nn.Module):
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Round vectors [.., inputs] with values from -1 to 1 to 8 bits, and multiply them by the weight."""
+        """Quantize vectors [.., inputs] with values in [-1, 1] to 8 bits, and multiply them by the weight."""
         form = LINEAR8_FORMS.choose(x, self)
         if form == "onednn":
             onednn: Any = self.onednn
@@ -195,11 +195,10 @@ class Linear8(nn.Module):
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
-    """Round vectors [.., inputs] to 8 bits with a fixed scale, and multiply them by packed weights.
+    """Quantize vectors [.., inputs] to 8 bits with a fixed scale, and multiply them by packed weights.
 
-    Values are between -1 and 1. torch's dynamic quantised product derives the rounding step from the smallest
-    and largest inputs. A vector that contains -1 and 1 is appended, so that the step is the same in every
-    call.
+    The values must lie between -1 and 1. PyTorch's dynamically quantized linear operator derives the scale
+    from the smallest and largest input. A vector that contains -1 and 1 is appended to keep the scale fixed.
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0
@@ -209,7 +208,7 @@ def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
 
 
 def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantise a float32 matrix [rows, columns] to integers of at most 8 bits, with a scale per row."""
+    """Quantize a float32 matrix [rows, columns] to integers of at most 8 bits, with a scale per row."""
     # With 7 bits, the largest weight is rounded to 63 or 64. Two products with 255 then fit into 16 bits.
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)

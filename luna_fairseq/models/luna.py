@@ -23,8 +23,8 @@ from luna_fairseq.models.luna_config import LunaConfig
 class LunaModel(EncoderDecoder):
     """Translation model with a Luna encoder and a Luna decoder.
 
-    :meth:`build_model` creates a new model, :meth:`from_pretrained` loads a trained model that translates
-    text. ``forward`` is fairseq's: the encoder, then the decoder with the encoder's output.
+    :meth:`build_model` creates a new model. :meth:`from_pretrained` loads a trained model that translates
+    text. ``forward`` runs the encoder, then the decoder on the encoder's output, as in fairseq.
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -64,7 +64,7 @@ class LunaModel(EncoderDecoder):
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:
-    """Raise InputError if encoder and decoder differ in width. ``why`` ends the message with the reason."""
+    """Raise InputError if encoder and decoder differ in width. ``why`` is the reason given in the message."""
     if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
         raise InputError(
             f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "

@@ -154,7 +154,7 @@ class LunaClassifier(PluginModel):
         return (x * is_real).sum(dim=0) / is_real.sum(dim=0)
 
     def max_positions(self) -> int:
-        """Return the maximum sequence length, in tokens or pixels."""
+        """Return the maximum sequence length in tokens or pixels, without the class token of images."""
         embed = self.encoder.embed_tokens
         has_cls = isinstance(embed, PixelEmbedding) and embed.cls is not None
         return self.args.max_positions - has_cls

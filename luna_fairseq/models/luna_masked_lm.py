@@ -42,10 +42,10 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
         - ``packed_features``: P [B, L, C] after the last layer and its layer norm
         - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
-        - ``inner_states``: hidden states [T, B, C] after every layer with ``return_all_hiddens``, else None
-        - ``packed_states``: P [L, B, C] after every layer, before its layer norm, or None likewise
+        - ``inner_states``: hidden states [T, B, C] after every layer, or None without ``return_all_hiddens``
+        - ``packed_states``: P [L, B, C] after every layer, before its layer norm; None in the same case
 
-        ``token_embeddings`` [B, T, C] among the keyword arguments replace the token embeddings.
+        If the keyword argument ``token_embeddings`` [B, T, C] is given, it replaces the token embeddings.
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -61,7 +61,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
 @register_model("luna_masked_lm", dataclass=LunaMaskedLMConfig)
 class LunaMaskedLM(SentenceModel):
-    """Masked language model: a Luna encoder with RoBERTa's LM head and optional classification heads.
+    """Masked language model with a Luna encoder, RoBERTa's LM head and optional classification heads.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ class LunaMaskedLM(SentenceModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
-        """Build a model. Raise InputError if the task has longer sequences than the model accepts."""
+        """Build a model. Raise InputError if the task's sequences are longer than the model accepts."""
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
         args.untie_weights_roberta = args.untie_weights_luna
@@ -125,7 +125,7 @@ class LunaMaskedLM(SentenceModel):
             src_tokens: tokens [B, T], padded on the right.
             features_only: return features [B, T, C] in place of the LM head's logits.
             return_all_hiddens: also return the hidden states after every layer.
-            classification_head_name: classification head to apply, which returns logits [B, classes].
+            classification_head_name: classification head to apply. The logits are then [B, classes].
             kwargs: ``masked_tokens``, mask [B, T], True at the N positions for which the LM head computes
                 logits [N, V]. Remaining arguments are ignored.
 
@@ -154,7 +154,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head, whose class depends on its name (:data:`PACKED_HEADS`)."""
+        """Add a classification head. Its name determines its class (:data:`PACKED_HEADS`)."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
             return

@@ -29,7 +29,7 @@ class IdentityTokenizer:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text. Raise InputError if it is not split into subwords, but the dictionary is."""
+        """Return the text. Raise InputError if it has whole words, although the dictionary has subwords."""
         check_encoded(text, self.dictionary)
         return text
 
@@ -56,9 +56,9 @@ class MaskTokenizer:
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in the text becomes the mask token. ``tokens`` are those of one sentence [T], as returned by
-    ``encode``, a list of such tensors, or a batch [B, T] padded on the right. The result for a sentence does
-    not depend on the other sentences in the batch.
+    A ``<mask>`` in the text becomes the mask token. ``tokens`` is one sentence [T], as returned by
+    ``encode``, a list of sentences, or a batch [B, T] padded on the right. The result for a sentence does not
+    depend on the other sentences in the batch.
 
     Example::
 
@@ -80,7 +80,7 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """Decode tokens [T], ignoring padding, to a text, or to a list of texts if there are several."""
+        """Decode tokens [T] to a text, or to a list of texts if they contain several. Padding is ignored."""
         if tokens.dim() != 1:
             raise InputError(
                 f"expected the tokens of one sentence [T], got a tensor of shape {tuple(tokens.shape)}: "
@@ -105,7 +105,7 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Compute one vector per sentence, [B, C]: the mean of the packed sequence P after the last layer."""
+        """Compute one vector per sentence [B, C], the mean of the packed sequence P after the last layer."""
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_pool(packed, mask)
 
@@ -130,8 +130,7 @@ class MaskedLMHub(RobertaHubInterface):
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
         """Predict the token at the only ``<mask>`` in a text.
 
-        Returns tuples of the text with the mask replaced, the probability and the token, most probable
-        first.
+        Returns tuples (text with the mask replaced, probability, token), most probable first.
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
@@ -155,7 +154,7 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def _split_batch(self, tokens: Tokens) -> List[Tensor]:
-        """Split tokens into a list with one tensor [T] per sentence, which may contain padding."""
+        """Split tokens into a list with one tensor [T] per sentence. A tensor may contain padding."""
         sentences = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
         if not sentences:
             raise InputError("expected tokens of one or more sentences, got an empty list")

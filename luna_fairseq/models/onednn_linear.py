@@ -36,7 +36,7 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Copy the weights and biases of linear layers. Return None if oneDNN cannot multiply by them."""
+        """Copy the weights and biases of linear layers. Return None if oneDNN cannot multiply by copies."""
         for x in _parameters(layers):
             if not (x.is_cpu and x.dtype is torch.float32 and x.numel()) or x.is_inference():
                 return None
@@ -45,8 +45,8 @@ class WeightCopy:
     def can_multiply(self, x: Tensor, layers: Sequence[Any]) -> bool:
         """Return True if the copy may be used in place of the layers' weights.
 
-        x must be in float32 on a CPU, without gradients. The parameters must be unchanged since the copy; a
-        change of ``parameter.data`` is not noticed.
+        x must be in float32 on a CPU, without gradients. The parameters must be unchanged since the copy was
+        made; a change of ``parameter.data`` is not noticed.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():
@@ -107,9 +107,9 @@ class _HoldsCopy(nn.Module):
 class OneDnnLinear(_HoldsCopy):
     """Linear layer that holds a copy of its weight in the memory layout of oneDNN.
 
-    The constructor and :meth:`copy_weights` make the copy. Without a usable copy, on a GPU, in half
-    precision, with gradients, or while torch records a graph, the layer is an ordinary linear layer. The
-    results are the same up to rounding.
+    The constructor and :meth:`copy_weights` make the copy. If there is no usable copy, on a GPU, in half
+    precision, with gradients, or while torch records a graph, the layer works like an ordinary linear layer.
+    The results are the same up to rounding.
 
     Args:
         linear: layer to replace. Its parameters are shared.
@@ -144,8 +144,8 @@ class OneDnnLinear(_HoldsCopy):
 class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
     """Several linear layers with the same input, computed as one matrix multiplication.
 
-    Copies of their weights are held in the memory layout of oneDNN. Without usable copies, the layers are
-    called one by one.
+    The layer holds copies of their weights in the memory layout of oneDNN. Without usable copies, it calls
+    the layers one by one.
     """
 
     def __init__(self, layers: Sequence[nn.Module]):
@@ -176,10 +176,10 @@ def has_onednn() -> bool:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Copy the weights of all plain linear layers of a model to the memory layout of oneDNN.
+    """Replace the linear layers of a model with oneDNN layers that hold copies of their weights.
 
-    The layers are replaced, except for the input projections of causal attention, which are fused. Parameters
-    keep their names. A second call copies the weights again. Layers with hooks stay as they are.
+    The input projections of causal attention are fused instead. Parameters keep their names. A second call
+    copies the weights again. Layers with hooks, and subclasses of ``nn.Linear``, are not replaced.
     """
     if not has_onednn():
         return

@@ -1,8 +1,8 @@
-"""Groups of command-line options shared by several models; the help text of each field describes the option.
+"""Groups of command-line options shared by several models. The help text of each field describes the option.
 
-A model's configuration dataclass inherits the groups that it needs. The command line, Hydra and the code
-that loads checkpoints all use these declarations (see ``checks/model_options.py``). The dataclasses are
-flat, because fairseq's command line ignores the options of nested dataclasses.
+A model's configuration dataclass inherits the groups that it needs. The command line, Hydra and the code that
+loads checkpoints all use these declarations (see ``checks/model_options.py``). The dataclasses are flat,
+because fairseq's command line ignores the options of nested dataclasses.
 """
 
 from dataclasses import dataclass, field
@@ -28,13 +28,13 @@ def option(
     default_from: Optional[str] = None,
     **metadata: Any,
 ) -> Any:
-    """Declare a command-line option as a dataclass field, whose default may come from another option.
+    """Declare a command-line option as a dataclass field.
 
-    With ``may_change``, a trained model still computes the same function if the value changes, as with
-    dropout: training may resume with a different value, and checkpoints with different values may be
-    averaged. With ``costs_only``, the option changes nothing but the time or memory of training.
-    ``metadata`` are bounds for numeric options (see ``checks/bounds.py``), or fairseq's metadata such as
-    ``argparse_alias``.
+    ``may_change`` allows the value to change after training, because a trained model still computes the same
+    function, as with dropout. Training may resume with a different value, and checkpoints with different
+    values may be averaged. ``costs_only`` marks an option that affects only the time or memory of training.
+    ``default_from`` names another option whose value is the default. ``metadata`` contains bounds for numeric
+    options (see ``checks/bounds.py``), or fairseq's metadata such as ``argparse_alias``.
     """
     if default_from is not None:
         help += f" (default: --{default_from.replace('_', '-')})"
@@ -137,7 +137,7 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Option ``--causal-decay`` of the decoder's causal attention: forget earlier tokens gradually."""
+    """Option ``--causal-decay``: the decoder's causal attention gradually forgets earlier tokens."""
 
     causal_decay: bool = option(
         _EXTENSION.causal_decay,

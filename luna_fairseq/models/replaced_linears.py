@@ -1,4 +1,4 @@
-"""Replace a model's linear layers by faster ones, in 8 bits or bfloat16, for decoding on a CPU."""
+"""Replacement of a model's linear layers with faster ones, in 8 bits or bfloat16, for decoding on a CPU."""
 
 from typing import Callable, Optional, Sequence
 
@@ -13,7 +13,7 @@ from luna_fairseq.ops.absorbed import is_plain_linear
 class FusedProduct(FusedProjections):
     """Several linear layers with the same input, computed as one matrix multiplication.
 
-    ``product`` is a layer with the weights of all ``layers``.
+    ``product`` is a layer with the concatenated weights of all ``layers``.
     """
 
     def __init__(self, layers: Sequence[nn.Module], product: nn.Module):
@@ -26,7 +26,7 @@ class FusedProduct(FusedProjections):
 
 
 def replace_linears(model: nn.Module, build: Callable[[Tensor, Optional[Tensor]], nn.Module]) -> None:
-    """Replace every linear layer by ``build(weight, bias)``, for example by one in 8 bits.
+    """Replace every linear layer with ``build(weight, bias)``, for example with an 8-bit layer.
 
     The input projections of causal attention are fused into one layer. Layers with hooks, and subclasses of
     ``nn.Linear``, are not replaced.

@@ -1,8 +1,8 @@
 """Beam search for the models of this project.
 
 It returns the hypotheses and scores of fairseq's ``SequenceGenerator``, but is faster. fairseq sorts the
-tokens of all hypotheses together. This search first finds the best tokens of each hypothesis, which include
-the best ones of the sentence.
+tokens of all hypotheses of a sentence together. This search first finds the best tokens of each hypothesis,
+among which are the best tokens of the sentence.
 
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
 log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist);
@@ -31,7 +31,7 @@ class EncodedBatch(NamedTuple):
 
     Attributes:
         outputs: encoder output of each model; empty for language models.
-        candidates: tokens [N] that the search may choose, in increasing order; None: any token.
+        candidates: tokens [N] that the search may choose, in increasing order, or None for all tokens.
         projections: output projection of each model to the candidates; empty without candidates.
     """
 
@@ -40,7 +40,7 @@ class EncodedBatch(NamedTuple):
     projections: Sequence[nn.Module]
 
     def find_columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of ``tokens`` in the log-probabilities. Tokens must be among the candidates."""
+        """Return the columns of the candidates ``tokens`` in the log-probabilities."""
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:
@@ -48,10 +48,10 @@ class EncodedBatch(NamedTuple):
 
 
 class Ensemble(EnsembleModel):
-    """fairseq's ensemble of models, which can restrict the output projections to some target tokens.
+    """fairseq's ensemble of models. The output projections may be restricted to some target tokens.
 
-    needs_weights: True to return attention weights over the source. begin_from: function that returns the
-    decoder state after earlier text, repeated for a number of hypotheses. None if there is no earlier text.
+    If ``needs_weights`` is True, attention weights over the source are returned. ``begin_from`` returns the
+    decoder state after earlier text, repeated for a number of hypotheses. It is None without earlier text.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Ensemble(EnsembleModel):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute log-probabilities [R, N] of N possible next tokens for R hypotheses, and attention weights.
 
-        tokens: tokens so far. encoded: encoded sources. states: incremental state of each model. The weights
-        [R, S] over S source tokens may be None.
+        The arguments are the tokens so far, the encoded sources, the incremental state of each model, and the
+        temperature. The weights [R, S] over S source tokens may be None.
         """
         lprobs, weights = [], []
         options = {} if self.needs_weights else {"alignment_layer": -1}  # the weights of no layer
@@ -122,10 +122,9 @@ class Ensemble(EnsembleModel):
 
 
 class RepeatBlock(NGramRepeatBlock):
-    """Prevents the repetition of n-grams (``--no-repeat-ngram-size``).
+    """Filter that prevents the repetition of n-grams (``--no-repeat-ngram-size``).
 
-    fairseq's own class compares the padding at the end of unfinished rows, and therefore finds no
-    repetition.
+    fairseq's own class compares the padding at the end of unfinished rows, and therefore finds no repetition.
     """
 
     def __init__(self, no_repeat_ngram_size: int):
@@ -151,10 +150,10 @@ class RepeatBlock(NGramRepeatBlock):
 
 
 class Generator(SequenceGenerator):
-    """Beam search with models of this project, with the arguments of fairseq's ``SequenceGenerator``.
+    """Beam search for this project's models, with the arguments of fairseq's ``SequenceGenerator``.
 
     Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. A vocabulary
-    shortlist restricts every kind of search.
+    shortlist restricts every kind of search to the target tokens that may translate the source.
     """
 
     model: Any
@@ -211,7 +210,7 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 class Candidates(NamedTuple):
     """Best continuations of B sentences with K hypotheses each, at most 2 K per sentence, best first.
 
-    The fields [B, up to 2 K] are their scores, their last tokens, and the rows of the continued hypotheses.
+    The fields [B, up to 2 K] are the scores, the last tokens, and the rows of the continued hypotheses.
     """
 
     scores: Tensor
@@ -223,15 +222,15 @@ class BatchSearch:
     """Beam search for one batch of B sentences with K hypotheses each, R = B * K.
 
     Args:
-        net_input: inputs of the encoder; for a language model, those of the decoder.
-        prefix: forced first tokens [B, length], padded on the right; or None.
-        bos_token: symbol before the first token; None: the end-of-sentence symbol.
+        net_input: inputs of the encoder or, for a language model, of the decoder.
+        prefix: forced first tokens [B, length], padded on the right, or None.
+        bos_token: symbol before the first token (default: the end-of-sentence symbol).
 
     Attributes:
         last: number of the step in which all hypotheses end.
         tokens: symbol before the first token, and the tokens so far [R, last + 2].
         scores: sums of log-probabilities up to each token [R, last + 1].
-        attention: attention weights over the source [R, S, last + 2]; None if the models return none.
+        attention: attention weights [R, S, last + 2] over the source, or None if the models return none.
     """
 
     def __init__(
@@ -309,7 +308,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Return the best continuations of each sentence. lprobs: [R, N] for R hypotheses and N tokens."""
+        """Return the best continuations of each sentence, given log-probabilities [R, N]."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs
@@ -323,10 +322,10 @@ class BatchSearch:
         return Candidates(scores, tokens, first_rows + places // n)
 
     def _find_best_tokens(self, step: int, lprobs: Tensor) -> Tuple[Tensor, Tensor]:
-        """Find the n best next tokens of each of R hypotheses: log-probabilities and columns, both [R, n].
+        """Find the n best next tokens of each of R hypotheses.
 
-        lprobs: log-probabilities [R, N] of N tokens, modified in place. n is at most 2 K for beam size K, and
-        1 in the last step.
+        Return their log-probabilities and columns, both [R, n], where n is at most 2 K for beam size K, and 1
+        in the last step. The log-probabilities ``lprobs`` [R, N] of N tokens are modified in place.
         """
         options = self.generator
         lprobs[:, self.pad_column].fill_(-math.inf)
@@ -357,8 +356,8 @@ class BatchSearch:
     def _force_tokens(self, tokens: Tensor, lprobs: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """Find the hypotheses whose next token is forced by a prefix.
 
-        tokens: next token [B] of each prefix, or padding after its end. lprobs: log-probabilities [R, N].
-        Return a mask, the log-probability of the forced token, and its column, all [R, 1].
+        ``tokens`` [B] holds the next token of each prefix, or padding after its end, and ``lprobs`` [R, N]
+        the log-probabilities. Return a mask, the forced token's log-probability, and its column, all [R, 1].
         """
         tokens = tokens.repeat_interleave(self.beam_size)[:, None]
         columns = self.encoded.find_columns(tokens)
@@ -373,7 +372,7 @@ class BatchSearch:
         return tokens.ne(self.generator.pad), values, columns
 
     def _find_ends(self, candidates: Candidates) -> Tensor:
-        """Return a mask [B, up to 2 K], True at candidates for B sentences that end a hypothesis."""
+        """Return a mask [B, up to 2 K] of the candidates, True if they end a hypothesis."""
         ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
         first = ends[:, : self.beam_size]
         first &= ~self.unused[:, : first.size(1)]
@@ -382,8 +381,8 @@ class BatchSearch:
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
         """Store the hypotheses that end among the best K continuations of each sentence as results.
 
-        ends: mask of the candidates that end a hypothesis. Return the indices of the sentences that are now
-        finished, counted among those still searched.
+        ``ends`` is True at candidates that end a hypothesis. Return the indices of the sentences that are now
+        finished, counted among the sentences still searched.
         """
         K = self.beam_size
         rows = candidates.rows[:, :K][ends[:, :K]]
@@ -408,8 +407,8 @@ class BatchSearch:
     def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
         """Append the tokens of the best K unfinished continuations to the hypotheses, in place.
 
-        candidates: best continuations of each sentence. ends: mask, True at candidates that end a hypothesis.
-        finished: indices of sentences to remove from the search.
+        ``candidates`` are the best continuations of each sentence, ``ends`` is True at those that end a
+        hypothesis, and ``finished`` lists the sentences (by index) to remove from the search.
         """
         K = self.beam_size
         if finished:

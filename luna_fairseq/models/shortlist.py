@@ -28,8 +28,8 @@ class Shortlist:
     """Target pieces that may translate each source piece ("candidates"), to restrict beam search.
 
     Args:
-        candidates: target pieces by source piece. The key :data:`EVERY_SENTENCE` holds the candidates for
-            every sentence. Source pieces that ``source`` lacks are ignored, because they occur in no input.
+        candidates: target pieces, keyed by source piece. The key :data:`EVERY_SENTENCE` holds candidates for
+            every sentence. Source pieces that ``source`` lacks are ignored, as they occur in no input.
         source: source dictionary.
         target: target dictionary with V pieces, which must include all candidates.
 
@@ -72,9 +72,9 @@ class Shortlist:
     def load(cls, path: str, source: Dictionary, target: Dictionary, languages: str = "") -> "Shortlist":
         """Load a file written by ``luna-make-shortlist``.
 
-        Raise InputError if it is for other dictionaries or languages. languages: languages of the model, such
-        as "de-en" ("": not checked). Pieces that were appended to a dictionary are allowed. If the file names
-        no dictionaries, a warning is logged.
+        Raise InputError if the file is for other dictionaries or other ``languages``, such as "de-en" (not
+        checked if empty). Pieces that were appended to a dictionary are allowed. If the file names no
+        dictionaries, a warning is logged.
         """
         lexicon = read_lexicon(Path(path))
         if not lexicon.languages:
@@ -103,9 +103,8 @@ class Shortlist:
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the sorted target indices that may translate the source ``tokens``.
 
-        extra: other target indices that the search needs, such as those of forced prefixes.
-        minimum: number of indices that the search needs to fill its beam. If there are fewer, the first other
-        pieces of the dictionary are added.
+        The search needs the indices ``extra`` too, such as those of forced prefixes. To fill its beam, it
+        needs at least ``minimum`` indices; if there are fewer, the dictionary's first other pieces are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique().long()].long().flatten()] = True
@@ -128,7 +127,7 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
 class SelectedOutputs(nn.Module):
     """Layer that computes all outputs of another layer, and returns those with the indices ``outputs``.
 
-    It is used if ``layer`` has hooks or is of an unknown class, so that its weights cannot be selected.
+    It is used for a layer with hooks or of an unknown class, whose weights cannot be selected.
     """
 
     def __init__(self, layer: nn.Module, outputs: Tensor):

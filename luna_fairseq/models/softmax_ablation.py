@@ -64,7 +64,7 @@ class SoftmaxCausalAttention(nn.Module):
     ) -> Tuple[Tensor, Optional[SoftmaxState]]:
         """Apply causal attention to sequences [T, B, C], or to the next position [1, B, C] after a state.
 
-        Returns the output and the state. The state is None unless one is given or ``keep_state`` is True.
+        Returns the output and the state. Without ``state`` or ``keep_state``, the returned state is None.
         """
         if state is None and not keep_state:
             future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
@@ -98,7 +98,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
     """Factory of a decoder's attention modules, with softmax attention in place of Luna's causal attention.
 
     Attributes:
-        noise: arguments of fairseq's attention for its quantization noise.
+        noise: quantization noise arguments of fairseq's attention.
     """
 
     noise: Mapping[str, Any] = field(default_factory=dict)

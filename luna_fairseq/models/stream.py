@@ -41,9 +41,9 @@ class Stream:
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Run the decoder on the next segment of the text, and update the state. Return the decoder's output.
 
-        tokens: tokens [batch size, length], which the caller has shifted right by one. keep_after: number of
-        tokens after which the state is stored, so that the next segment can repeat the tokens after them
-        (default: all; 0: the state stays unchanged).
+        The caller has shifted the tokens [batch size, length] right by one. The state is stored after
+        ``keep_after`` tokens, so that the next segment can repeat the tokens after them. If ``keep_after`` is
+        None, it is stored after all tokens; if 0, it stays unchanged.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -71,7 +71,7 @@ class Stream:
             )
 
     def repeat(self, hypotheses: int) -> Optional[DecoderState]:
-        """Return the state of a single text, repeated for several hypotheses, or None before any text."""
+        """Return the state of a single text, repeated for several hypotheses, or None if nothing was read."""
         if self.state is None:
             return None
         self.check(len(self.state.layers), 1)

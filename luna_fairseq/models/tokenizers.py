@@ -42,7 +42,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for the SentencePiece or GPT-2 files in the first folder with any, else {}."""
+    """Return fairseq's options for the first folder with files of SentencePiece or GPT-2, else {}."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
@@ -57,8 +57,8 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
     """Return fairseq's options for all steps from plain text to subwords, given folders with tokenizer files.
 
-    In addition to :func:`find_tokenizer`, this finds ``bpe.codes``, which luna-prepare-bitext writes for text
-    tokenized with Moses.
+    In addition to :func:`find_tokenizer`, this function finds ``bpe.codes``, a file that luna-prepare-bitext
+    writes for text tokenized with Moses.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -97,7 +97,7 @@ class MosesText:
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy a task's languages to the configuration of a Moses tokenizer, whose default is English."""
+    """Copy a task's languages to the configuration of a Moses tokenizer, in place of the default English."""
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)
         if language and isinstance(tokenizer, DictConfig) and side in tokenizer:

@@ -15,8 +15,8 @@ from luna_fairseq.ops.attention import is_recording_graph
 class Source(NamedTuple):
     """Padding masks of a batch that all layers of an encoder or decoder use.
 
-    The context is the sequence of S tokens that the packed sequence P of L rows attends to: the input itself
-    in an encoder, and the encoder's output in a decoder.
+    The packed sequence P of L rows attends to a context of S tokens: the input in an encoder, and the
+    encoder's output in a decoder.
 
     Attributes:
         padding_mask: mask [B, S], True at padding of the context.
@@ -48,9 +48,9 @@ class Target(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Token positions, for attention modules whose weights depend on distance, such as those of an extension.
+    """Token positions, for attention modules whose weights depend on the distance between tokens.
 
-    The types of the two values are defined by the extension. Luna's own attention modules need neither.
+    An extension defines the types of the two values. Luna's own attention modules need neither.
 
     Attributes:
         context: positions in the sequence that the packed sequence P attends to, shared by all layers.
@@ -71,8 +71,8 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
 def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_padding: bool = True) -> Tensor:
     """Return the zero-based index [B, T] of each token in its sequence, not counting padding; 0 at padding.
 
-    count: number [B] of earlier tokens in each sequence.
-    has_padding: False if there is known to be no padding, which saves operations.
+    If ``count`` [B] is given, the indices continue after this number of earlier tokens. If the caller knows
+    that there is no padding, ``has_padding=False`` saves operations.
 
     Example:
         >>> import torch
@@ -92,8 +92,8 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 def can_branch_on_values(x: Tensor) -> bool:
     """Return True if Python code may branch on the values of a tensor, for example in an ``if``.
 
-    Return False on other devices than a CPU, where reading values would wait for the device, and while torch
-    records a graph, which would contain one branch only.
+    Return False for a tensor on a GPU, because reading its values would wait for the GPU. Also return False
+    while torch records a graph, because the graph would contain only one branch.
     """
     return x.device.type == "cpu" and not is_recording_graph()
 

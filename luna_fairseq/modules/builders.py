@@ -1,4 +1,4 @@
-"""Functions with which an encoder or a decoder builds its dropout, layer norms and linear layers."""
+"""Functions that build the dropout, the layer norms and the linear layers of an encoder or a decoder."""
 
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
@@ -23,10 +23,7 @@ def build_dropout(probability: float, owner: str) -> nn.Module:
 
 
 def keep_linear(linear: nn.Linear) -> nn.Linear:
-    """Return a linear layer unchanged.
-
-    This is the default of ``Builders.linear``, which may replace layers.
-    """
+    """Return a linear layer unchanged, as the default of ``Builders.linear``."""
     return linear
 
 
@@ -40,9 +37,9 @@ class Builders:
         dropout: function ``(probability, owner) -> dropout``, where owner is the name of the class that
             contains the module.
         norm: function ``(width, elementwise_affine=True) -> layer norm``.
-        linear: function that returns a new linear layer, or the module to use in its place.
-        layers: function ``(layers) -> module list``, which may wrap each layer. The layers are a generator,
-            so that each layer is wrapped before the next one is built.
+        linear: function that takes a new linear layer, and returns this layer or a replacement.
+        layers: function ``(layers) -> module list`` that may wrap each layer. The layers are a generator, so
+            that each layer is wrapped before the next one is built.
         positions: function ``(options, padding_idx) -> position embedding``, or None for no positions.
         packed_positions: function ``(length, width) -> table [length, width]`` of the positions that are
             added to the packed sequence P.

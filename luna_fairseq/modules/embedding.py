@@ -14,7 +14,7 @@ from luna_fairseq.ops.attention import is_recording_graph
 
 
 class TokenEmbedding(nn.Module):
-    """Base class of the encoder and the decoder, which applies the token embedding.
+    """Base class of the encoder and the decoder that applies the token embedding.
 
     The token embedding consists of the embedding matrix, position embeddings, word dropout and dropout. A
     linear projection and a layer norm are optional. Subclasses build the positions and the optional modules,
@@ -57,7 +57,7 @@ class TokenEmbedding(nn.Module):
 
 
 def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
-    """Apply dropout to whole tokens: all C features of a dropped token become 0 in embeddings [B, T, C]."""
+    """Apply dropout to whole tokens of embeddings [B, T, C]: all C features of a dropped token become 0."""
     if dropout_module.p == 0.0:
         return embeddings
     return embeddings * dropout_module(embeddings.new_ones(embeddings.shape[:2])).unsqueeze(-1)
@@ -134,7 +134,7 @@ class PackedEmbedding(nn.Module):
         Args:
             lengths: number of tokens [B] in each of B sentences, including EOS.
             at_most: upper bound of the lengths, such as the padded length of the batch, or None if unknown.
-                Used as length of the longest sentence on a GPU, where inspecting the lengths would be slow.
+                On a GPU, where inspecting the lengths would be slow, it replaces the longest length.
 
         Returns:
             Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The

@@ -20,7 +20,7 @@ GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
     """Raise InputError if the model width is not a multiple of the number of heads.
 
-    name: what the error message calls the heads, such as "pack attention heads".
+    The error message calls the heads ``name``, such as "pack attention heads".
     """
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(
@@ -37,7 +37,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 class ProjectingAttention(nn.Module):
     """Base class of attention modules that can re-initialize their linear projections.
 
-    The projections are the direct submodules of class ``nn.Linear``. "out_proj" is the output projection.
+    The projections, including the output projection "out_proj", are the direct ``nn.Linear`` submodules.
     """
 
     def reset_projections(self) -> None:
@@ -68,7 +68,7 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the current dropout probability: 0 in evaluation, except with fairseq's ``--retain-dropout``."""
+    """Return the current dropout probability, 0 in evaluation without fairseq's ``--retain-dropout``."""
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
@@ -83,7 +83,7 @@ def split_heads(x: Tensor, num_heads: int, num_sentences: Optional[int] = None) 
 
 
 def merge_heads(x: Tensor, num_hypotheses: Optional[int] = None) -> Tensor:
-    """Concatenate heads [B, H, T, K] to features [T, B, C]: the inverse of :func:`split_heads`.
+    """Concatenate heads [B, H, T, K] to features [T, B, C], as the inverse of :func:`split_heads`.
 
     If ``num_hypotheses`` is B * n, the hypotheses are separated again: [B, H, n * T, K] to [T, B * n, C].
     """

@@ -46,10 +46,10 @@ class AttentionWeights(NamedTuple):
     Shapes: batch size B, H heads, T queries, S context tokens, L rows of the packed sequence P.
 
     Attributes:
-        pack: pack weights [B, H, L, S] of each row of P over the context, or None if the module does not
+        pack: attention weights [B, H, L, S] of the rows of P over the context, or None if the module does not
             compute pack attention.
-        unpack: unpack weights [B, H, T, L] of each query over the rows of P, or None if the queries do not
-            attend to P.
+        unpack: attention weights [B, H, T, L] of the queries over the rows of P, or None if the queries do
+            not attend to P.
         read: combined weights [B, H, T, S] of each query over the context, through P and directly.
     """
 
@@ -161,8 +161,8 @@ class LunaAttention(ProjectingAttention):
 
         Returns:
             Output Y_X [T, B, C], packed context Y_P [L, B, C], and weights [H, B, T, S] of the queries over
-            the context (None if ``need_weights`` is False), which are the unpack weights times the mean of
-            the pack weights over heads.
+            the context (None if ``need_weights`` is False). The weights are the product of the unpack weights
+            and the mean of the pack weights over heads.
         """
         if source is None:
             source = Source(context_padding_mask, packed_padding_mask)
@@ -219,7 +219,7 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute pack attention: the packed context Y_P [L, B, C], and the pack weights [B, H, L, S].
+        """Compute pack attention. Return the packed context Y_P [L, B, C] and the pack weights [B, H, L, S].
 
         The weights are None if ``need_weights`` is False.
         """
@@ -240,7 +240,7 @@ class LunaAttention(ProjectingAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
 
-        By default, None. Subclasses override this method to favour context tokens by their positions.
+        The default is None. Subclasses override this method to favour context tokens by their positions.
         """
         return None
 
@@ -253,8 +253,8 @@ class LunaAttention(ProjectingAttention):
     ) -> Any:
         """Project the packed context Y_P [L, B, C] to the keys and values [B, H, L, K] of unpack attention.
 
-        A subclass may return another named tuple whose tensors have B as their first dimension, for example
-        with keys of the context's tokens.
+        A subclass may return another named tuple, for example with keys of the context's tokens. The first
+        dimension of all its tensors must be B.
 
         Args:
             packed_context: packed context Y_P [L, B, C].
@@ -287,15 +287,15 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention: the queries attend to the packed context.
 
-        In beam search, a batch contains n hypotheses (candidate translations) per source sentence, which are
-        adjacent in the batch.
+        In beam search, a batch contains n hypotheses (candidate translations) per source sentence. The
+        hypotheses of a sentence are adjacent in the batch.
 
         Args:
             query: queries X [T, B * n, C].
             memory: keys and values of the B sentences, returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
             geometry: token positions, if the weights depend on distance.
-            need_weights: also return the weights over the context, which :meth:`pack` must have cached.
+            need_weights: also return the weights over the context, if :meth:`pack` has cached them.
 
         Returns:
             Output Y_X [T, B * n, C], and weights [H, B * n, T, S] over the context (None if ``need_weights``
@@ -359,7 +359,7 @@ class LunaAttention(ProjectingAttention):
         return output, ReadWeights(weights)
 
     def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
-        """Return the weights [B, H, T, S] of T queries over S context tokens, through P and directly.
+        """Return the weights [B, H, T, S] of T queries over S context tokens, both through P and directly.
 
         ``read`` holds the unpack weights, and ``memory`` the pack weights.
         """
@@ -368,7 +368,7 @@ class LunaAttention(ProjectingAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
 
-        By default, None. Subclasses override this method to favour rows of P by their positions.
+        The default is None. Subclasses override this method to favour rows of P by their positions.
         """
         return None
 
@@ -380,7 +380,7 @@ class LunaAttention(ProjectingAttention):
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
         """Project x [S, B, C] to keys and values [B, H, S, K] of pack or unpack attention.
 
-        step: "pack" or "unpack". If ``untie_kv`` is False, both are the same tensor.
+        ``step`` is "pack" or "unpack". If ``untie_kv`` is False, keys and values are the same tensor.
         """
         projections = self.key_value_projections(step)
         key = split_heads(projections[0](x), num_heads)
@@ -389,7 +389,7 @@ class LunaAttention(ProjectingAttention):
     def key_value_projections(self, step: str) -> List[nn.Module]:
         """Return the key and the value projection of pack or unpack attention, or their shared projection.
 
-        step: "pack" or "unpack". The list has one layer if ``untie_kv`` is False.
+        ``step`` is "pack" or "unpack". The list has one layer if ``untie_kv`` is False.
         """
         if self.untie_kv:
             return [getattr(self, f"{step}_k_proj"), getattr(self, f"{step}_v_proj")]

@@ -42,7 +42,7 @@ def check_triton() -> None:
 
 
 class FusedProjections(nn.Module):
-    """Base class of layers that replace several linear layers with the same input by a single product.
+    """Base class of layers that compute several linear layers with the same input as a single product.
 
     Args:
         layers: layers to replace. They stay in their attention module, with their parameters.
@@ -55,7 +55,7 @@ class FusedProjections(nn.Module):
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
         """Return True if this layer can be called in place of ``layers``.
 
-        They must be the fused layers, and have no hooks, which would not run.
+        They must be the fused layers, without hooks, because the hooks would not run.
         """
         return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
 
@@ -68,7 +68,7 @@ class LunaCausalAttention(nn.Module):
     """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
     Each token attends to L slots, one per row of P. A slot holds weighted sums over the token itself and all
-    earlier tokens. The weights compare each token with the row of P, which is fixed and not updated.
+    earlier tokens. The weights compare each token with the row. P is fixed and not updated.
 
     Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each. The
     hypotheses (candidate translations in beam search) of a sentence share P and are adjacent in the batch; n
@@ -80,13 +80,13 @@ class LunaCausalAttention(nn.Module):
         dropout: dropout probability of the attention weights.
         untie_kv: use separate projections for the keys and values of unpack attention.
         pack_activation: activation applied to the pack attention logits, "softplus" or "elu".
-        backend: implementation for whole sequences, "auto", "naive", "chunk", "parallel" or "triton", see
-            :func:`luna_fairseq.ops.causal_luna`.
+        backend: implementation for whole sequences: "auto", "naive", "chunk", "parallel" or "triton" (see
+            :func:`luna_fairseq.ops.causal_luna`).
         builders: functions that build dropout and linear layers (default: torch's).
 
     Attributes:
-        watcher: callback that :meth:`forward` calls for whole sequences with (attention, query, memory,
-            key_padding_mask), used to log :meth:`weights`.
+        watcher: callback used to log :meth:`weights`. For whole sequences, :meth:`forward` calls it with
+            (attention, query, memory, key_padding_mask).
 
     Example:
         >>> import torch
@@ -130,7 +130,7 @@ class LunaCausalAttention(nn.Module):
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
         """Project the packed sequence P [L, B, C] once, for all calls of :meth:`forward`.
 
-        P is [L, 1, C] if all sequences share it. packed_padding_mask: [B, L], True at padded rows.
+        P is [L, 1, C] if all sequences share it. ``packed_padding_mask`` [B, L] is True at padded rows.
         """
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
@@ -206,8 +206,8 @@ class LunaCausalAttention(nn.Module):
     ) -> Tuple[Tensor, LunaCausalState]:
         """Compute attention for T new positions from the sums over earlier ones, and return the new sums.
 
-        query: [T, B * n, C] for n hypotheses of each of B sentences. pack_q: projected P [B, H, L, K]. state:
-        None if there are no earlier positions.
+        The query is [T, B * n, C] for n hypotheses of each of B sentences. ``pack_q`` is the projected P
+        [B, H, L, K]. ``state`` is None if there are no earlier positions.
         """
         if state is not None and state.steps is None and counts is None:
             raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
@@ -233,7 +233,7 @@ class LunaCausalAttention(nn.Module):
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights [B, H, T, L] of whole sequences, naively."""
+        """Compute the pack and unpack weights [B, H, T, L] of whole sequences without optimizations."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
         pack = self.dropout_module(pack_weights(memory.pack_q, pack_k, self.pack_activation))
@@ -250,14 +250,14 @@ class LunaCausalAttention(nn.Module):
     def input_projections(self) -> List[nn.Module]:
         """Return the layers that project the queries X, in this order: pack key, unpack query, key and value.
 
-        The value projection is missing if it is shared with the keys.
+        There is no value projection if keys and values share one.
         """
         if self.untie_kv:
             return [self.pack_k_proj, self.unpack_q_proj, self.unpack_k_proj, self.unpack_v_proj]
         return [self.pack_k_proj, self.unpack_q_proj, self.unpack_kv_proj]
 
     def _project_x(self, x: Tensor, layers: Optional[Sequence[nn.Module]] = None) -> List[Tensor]:
-        """Apply projections of X, by default all, and split each result into heads [B, H, T, K].
+        """Apply projections to X (by default all), and split each result into heads [B, H, T, K].
 
         If ``untie_kv`` is False, the last two results, keys and values, are the same tensor.
         """

@@ -32,8 +32,8 @@ class DecoderOutput(NamedTuple):
 
     Attributes:
         x: output features [B, T, C].
-        states: hidden states before the first layer and after each layer that runs, each [T, B, C]. The
-            final layer norm and the output projection are not applied to them.
+        states: hidden states [T, B, C] before the first layer and after each layer that runs. The final layer
+            norm and the output projection are not applied to them.
         weights: attention weights [H, B, T, S] over the source for each layer (None for layers whose weights
             were not requested).
     """
@@ -47,7 +47,7 @@ class DecoderOutput(NamedTuple):
 class DecoderAttentions:
     """Factory that builds the attention modules of a decoder, by default those of the Luna paper.
 
-    A subclass for other attentions overrides the methods that build them. If their weights depend on token
+    To build other modules, a subclass overrides the methods below. If their weights depend on token
     positions, it sets ``needs_geometry`` and overrides :meth:`find_source_geometry` and
     :meth:`find_target_geometry` too.
 
@@ -63,16 +63,16 @@ class DecoderAttentions:
         return LunaCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
-        """Build the attention to the source of one layer.
+        """Build the cross-attention of one layer.
 
-        update_packed: False if no later layer uses this layer's P, so that pack attention may be omitted.
+        If no later layer uses this layer's P, ``update_packed`` is False, and pack attention may be omitted.
         """
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the source positions that attention weights depend on, if ``needs_geometry`` is True.
 
-        context: encoder output [S, B, C]. packed: packed sequence P [L, B, C], which attends to the source.
+        The packed sequence P [L, B, C] (``packed``) attends to the encoder output [S, B, C] (``context``).
         """
         raise NotImplementedError
 
@@ -97,7 +97,7 @@ class DecoderAttentions:
 
 
 class LunaDecoder(TokenEmbedding):
-    """Luna decoder, which computes features of target tokens, either for whole sequences or step by step.
+    """Luna decoder that computes features of target tokens, either for whole sequences or step by step.
 
     Args:
         options: decoder options.
@@ -222,7 +222,7 @@ class LunaDecoder(TokenEmbedding):
 
         Args:
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
-                ``state`` is given, only the next tokens. None if ``embeddings`` is given.
+                ``state`` is given, pass only the next tokens. If ``embeddings`` is given, pass None.
             memory: memory of the B sentences, returned by :meth:`read`.
             state: state returned by the previous call, or None at the beginning of the target.
             embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens``.
@@ -290,8 +290,8 @@ class LunaDecoder(TokenEmbedding):
         """Compute the input [T, B, C] of the first layer from token embeddings [B, T, C'] of width C'.
 
         The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
-        and dropout. Operations disabled by the options are skipped. padding_mask: mask [B, T]. places: index
-        [B, T] of each token in its sequence. end: length of the longest sequence.
+        and dropout. Operations disabled by the options are skipped. The padding mask is [B, T], ``places``
+        [B, T] is the index of each token in its sequence, and ``end`` is the length of the longest sequence.
         """
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):

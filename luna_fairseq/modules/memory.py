@@ -1,8 +1,8 @@
-"""Memory and state of a decoder, as named tuples whose tensors have the batch size as first dimension.
+"""Memory and state of a decoder, as named tuples. The first dimension of their tensors is the batch size.
 
-The memory is what a decoder reads of the source, with one entry per sentence. The state has one entry per
-hypothesis, a candidate translation in beam search. Its size does not depend on the number of decoded tokens.
-Methods of a state return new states.
+The memory holds the tensors computed from the source, with one entry per sentence. The state has one entry
+per hypothesis, a candidate translation in beam search. Its size does not depend on the number of decoded
+tokens. Methods of a state return new states.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, TypeVar
@@ -17,7 +17,7 @@ Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
-    """Apply a function to every tensor of a nested tuple, once if a tensor occurs several times.
+    """Apply a function to every tensor of a nested tuple. A tensor that occurs several times is mapped once.
 
     Values other than tensors and tuples are unchanged. The function is called in the order of the tuple.
     """
@@ -37,7 +37,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 
 
 def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
-    """Return the distinct tensors of a nested tuple, and a function that rebuilds it from other tensors.
+    """Return the distinct tensors of a nested tuple, and a function that rebuilds it from new tensors.
 
     The function takes as many tensors, in the same order.
     """
@@ -56,11 +56,11 @@ def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Te
 
 
 def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], *inputs: Any) -> Nested:
-    """Call ``function(*inputs)``, whose inputs and result are nested tuples, through ``run``.
+    """Call ``function(*inputs)`` through ``run``. The inputs and the result are nested tuples of tensors.
 
     ``run(function, *tensors)`` handles tensors only. An example is activation checkpointing, which would not
-    pass gradients to tensors within tuples. The function is called without ``run`` if gradients are
-    disabled, or if no tensor requires one: checkpointing would then stop the gradients of parameters too.
+    pass gradients to tensors within tuples. The function is called without ``run`` if gradients are disabled,
+    or if no tensor requires one, because checkpointing would then stop the gradients of parameters too.
     """
     tensors, rebuild = flatten_tensors(inputs)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -89,7 +89,7 @@ class CausalMemory(NamedTuple):
 
 
 class ReadWeights(NamedTuple):
-    """Weights of T queries over what they attend to: the rows of P, the context's tokens, or both.
+    """Attention weights of T queries over the rows of P, over the context's tokens, or over both.
 
     Attributes:
         rows: weights [B, H, T, L] over the L rows of P, or None if the queries do not attend to P.
@@ -103,7 +103,7 @@ class ReadWeights(NamedTuple):
     def total(self, pack_weights: Optional[Tensor]) -> Any:
         """Return the weights [B, H, T, S] over the tokens, both directly and through the rows of P.
 
-        pack_weights: weights [B, H or 1, L, S] of the rows over the tokens, not used if ``rows`` is None.
+        ``pack_weights`` [B, H or 1, L, S] are the rows' weights over the tokens, ignored if ``rows`` is None.
         """
         if self.rows is None:
             return self.tokens
@@ -160,7 +160,7 @@ class DecoderMemory(NamedTuple):
     is_shared: bool = False
 
     def select_sources(self, sentences: Tensor) -> "DecoderMemory":
-        """Return the memory of the sentences with the given indices (a vector), in their order.
+        """Return the memory of the sentences with the given indices (a vector), in this order.
 
         A memory that all sequences share is returned unchanged.
         """
@@ -178,10 +178,9 @@ class DecoderState(NamedTuple):
 
     Attributes:
         layers: state of the causal self-attention of each layer, such as :class:`LunaCausalState`.
-        count: number of tokens decoded so far per hypothesis, not counting padding, a vector.
+        count: vector with the number of tokens decoded so far for each hypothesis, not counting padding.
         position: length of the decoded sequences so far, including padding.
-        target: target positions for attention modules whose weights depend on distance, a named tuple of
-            tensors.
+        target: named tuple with the target positions, for attention modules whose weights depend on distance.
 
     Example:
         >>> import torch
@@ -199,7 +198,7 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Return the state for beam search: hypothesis i of the result continues hypothesis ``rows[i]``."""
+        """Return the state for beam search. Hypothesis i of the result continues hypothesis ``rows[i]``."""
         return self.map(lambda x: x.index_select(0, rows))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "DecoderState":

@@ -76,9 +76,9 @@ class EncoderOptions(StackOptions):
         fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
             rows as it has tokens (default: False).
         sentence_encoder: build an encoder without a decoder. The encoder then applies a layer norm to the
-            last P, and sets padded rows of the initial P to zero (default: False).
-        packed_is_read: False if no classification head uses the last P. Its layer norm then has no parameters
-            (default: True).
+            final P, and sets padded rows of the initial P to zero (default: False).
+        packed_is_read: False if no classification head uses the final P. Its layer norm then has no
+            parameters (default: True).
         layer_repeats: number of times the layer stack is applied (default: 1).
 
     Example:
@@ -94,9 +94,9 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True if a sentence encoder normalizes the last P after all layers.
+        """True if the encoder applies a layer norm to the packed sequence P after the last layer.
 
-        Repeated post-norm layers normalize P themselves.
+        A sentence encoder does so, unless it repeats post-norm layers, which normalize P themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 
@@ -197,7 +197,7 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
 def configuration_names(options_class: Any) -> Tuple[str, ...]:
     """Return the names of all configuration options that :func:`options_from` reads.
 
-    options_class: :class:`EncoderOptions` or :class:`DecoderOptions`.
+    ``options_class`` is :class:`EncoderOptions` or :class:`DecoderOptions`.
     """
     fields = [name for name in options_class.__dataclass_fields__ if name in CONFIGURATION]
     return tuple(name for field in fields for name in _names_in_configuration(options_class, field))

@@ -13,7 +13,7 @@ from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, StackOptions
 def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return sinusoidal position embeddings [..., C] in fairseq's order, all sines before all cosines.
 
-    places: positions [...], a tensor of any shape. dtype: dtype of the result and of the angles.
+    The positions ``places`` [...] may have any shape. The angles and the result have the data type ``dtype``.
 
     Example:
         >>> import torch
@@ -36,8 +36,8 @@ def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
 class SinusoidalPositions(nn.Module):
     """Sinusoidal position embedding without a maximum length.
 
-    The embedding of padding, which has the position ``padding_idx``, is zero. The first token has the
-    position ``padding_idx + 1``, as in fairseq.
+    Padding has the position ``padding_idx`` and a zero embedding. The first token has the position
+    ``padding_idx + 1``, as in fairseq.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int):
@@ -68,7 +68,7 @@ class LearnedPositions(nn.Embedding):
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return the embeddings [B, T, C] of positions [B, T].
 
-        end: length of the longest sequence in the batch, including padding. An InputError is raised if it
+        ``end`` is the length of the longest sequence in the batch, including padding. Raise InputError if it
         exceeds ``max_positions``.
         """
         if end > self.max_positions:
@@ -82,7 +82,7 @@ class LearnedPositions(nn.Embedding):
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
     """Build the position embedding that the options select, or return None if they select none.
 
-    padding_idx: position of padding tokens.
+    ``padding_idx`` is the position of padding tokens.
     """
     if options.positions == NO_POSITIONS:
         return None

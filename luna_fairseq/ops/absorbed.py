@@ -36,19 +36,19 @@ class HeadProjection(NamedTuple):
 
 
 def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split a weight [H * K, C] and bias [H * K] of a query, key or value projection into heads (views)."""
+    """Split the weight [H * K, C] and bias [H * K] of an input projection into heads, as views."""
     return HeadProjection(weight.unflatten(0, (num_heads, -1)), bias.unflatten(0, (num_heads, -1)))
 
 
 def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split the weight [C, H * K] of an output projection into heads (a view). The bias [C] stays whole."""
+    """Split an output projection's weight [C, H * K] into heads, as a view. The bias [C] is not split."""
     return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Return True if a call of the layer runs hooks, or a ``forward`` that was assigned to this instance.
+    """Return True if calling the layer runs hooks, or a ``forward`` that was assigned to this instance.
 
-    Hooks are those of the layer and torch's global hooks.
+    Both the layer's own hooks and torch's global hooks count.
     """
     own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
@@ -60,10 +60,10 @@ def has_hooks(layer: nn.Module) -> bool:
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
-    """Return True if a call of the layer computes ``weight x + bias`` and nothing else.
+    """Return True if calling the layer computes ``weight x + bias`` and nothing else.
 
-    A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``, which its
-    subclasses do not inherit.
+    A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``. Its
+    subclasses do not inherit the attribute.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
@@ -109,12 +109,12 @@ def absorbed_pack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute pack attention: the packed sequence P attends to the context [S, B, C], which is not projected.
+    """Compute pack attention without projecting the context [S, B, C] to which the packed sequence P attends.
 
-    q: projected P [B, H, L, K], for H heads of width K and L rows. The result has the same shape.
-    context_padding_mask [B, S] is True at padding; an example of padding alone has an output of zeros. The
-    bias broadcasts to the logits [B, H, L, S]. Dropout of the weights is applied whenever ``dropout`` is not
-    0, so the caller passes 0 in evaluation.
+    q is the projected P [B, H, L, K], for H heads of width K and L rows. The result has the same shape.
+    context_padding_mask [B, S] is True at padding; an example of padding alone yields zeros. The bias
+    broadcasts to the logits [B, H, L, S]. Dropout of the weights is applied whenever ``dropout`` is not 0, so
+    the caller passes 0 in evaluation.
     """
     logits = absorbed_logits(q, context, key)
     mask = None if context_padding_mask is None else context_padding_mask[:, None, None, :]
@@ -135,11 +135,11 @@ def absorbed_unpack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute unpack attention: x [T, B, C], which is not projected, attends to keys and values [B, H, L, K].
+    """Compute unpack attention without projecting the queries x [T, B, C].
 
-    The keys and values are those of the L rows of the packed context, for H heads of width K. The result [T,
-    B, C] includes the output projection. packed_padding_mask [B, L] is True at masked rows. The bias
-    broadcasts to the logits [B, H, T, L]. Dropout as in :func:`absorbed_pack`.
+    The keys and values [B, H, L, K] are those of the L rows of the packed context, for H heads of width K.
+    The result [T, B, C] includes the output projection. packed_padding_mask [B, L] is True at masked rows.
+    The bias broadcasts to the logits [B, H, T, L]. Dropout is applied as in :func:`absorbed_pack`.
     """
     logits = absorbed_logits(k, x, query).transpose(2, 3).contiguous()
     mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
@@ -152,7 +152,7 @@ def absorbed_unpack(
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
     """Compute logits ``r . (W x + b) / sqrt(K)`` [B, H, L, S] without projecting the tokens x [S, B, C].
 
-    rows: vectors r [B, H, L, K] of H heads. projection: W and b, split into heads.
+    ``rows`` holds the vectors r [B, H, L, K] of H heads, and ``projection`` W and b, split into heads.
     """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
@@ -160,16 +160,16 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 
 
 def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor, Tensor]:
-    """Return ``W^T r`` [B, H, L, C] and ``r . b`` [B, H, L] of rows r [B, H, L, K], scaled by K^-0.5.
+    """Return ``W^T r`` [B, H, L, C] and ``r . b`` [B, H, L] for rows r [B, H, L, K], scaled by K^-0.5.
 
-    W and b are the projection of a token x, so that the logit ``r . (W x + b)`` is ``(W^T r) . x + r . b``.
+    For a token x with the projection ``W x + b``, the logit ``r . (W x + b)`` is ``(W^T r) . x + r . b``.
     """
     rows = rows * rows.size(-1) ** -0.5
     return multiply_by_head(rows, projection.weight), (rows * projection.bias[:, None, :]).sum(dim=-1)
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply vectors [B, H, L, M] by a separate weight for each head, [H, M, N].
+    """Multiply vectors [B, H, L, M] by a separate matrix for each head, given as ``weight`` [H, M, N].
 
     The result is [B, H, L, N].
     """
@@ -220,8 +220,8 @@ def absorb_projections(
 ) -> AbsorbedMemory:
     """Multiply keys by the query projection and values by the output projection, once per source.
 
-    k, v: keys and values [B, H, L, K] of the L rows of the packed context, for H heads of width K.
-    packed_padding_mask: mask [B, L], True at padded rows.
+    ``k`` and ``v`` [B, H, L, K] are the keys and values of the L rows of the packed context, for H heads of
+    width K. ``packed_padding_mask`` [B, L] is True at padded rows.
     """
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]
@@ -264,10 +264,10 @@ PACK_FORMS = FormTable(
 def should_prepare(key: Tensor, projections: Sequence[nn.Module]) -> bool:
     """Return True if keys [B, H, L, K] and values of B sources should be multiplied by two projections.
 
-    They are the query and the output projection of unpack attention, which must be plain linear layers. The
-    products must have at most half the size of the two matrices, so that a decoding step reads less memory.
-    They grow with B. Return False otherwise, on a GPU and while torch records a graph. An implementation that
-    is forced by name overrides these rules, except that the layers must be plain.
+    They are the query and the output projection of unpack attention, and must be plain linear layers. The
+    products must be at most half as large as the two matrices, so that a decoding step reads less memory.
+    Their size grows with B. Return False otherwise, on a GPU and while torch records a graph. An
+    implementation that is forced by name overrides these rules, except that the layers must be plain.
     """
     B, _, L, K = key.shape
     forced = UNPACK_FORMS.forced()

@@ -28,10 +28,10 @@ MAX_PENALTY = 50.0
 def naive_softmax_weights(
     q: Tensor, k: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the attention weights softmax(q k^T / sqrt(K) + bias) [.., T, S] in float32 or float64.
+    """Compute the attention weights softmax(q k^T / sqrt(K) + bias) in float32 or float64.
 
-    q is [.., T, K] and k is [.., S, K]. mask and bias broadcast to [.., T, S]; the mask is True at masked
-    keys. A query whose keys are all masked has weights of zero.
+    q is [.., T, K], k is [.., S, K], and the result is [.., T, S]. mask and bias broadcast to the shape of
+    the result; the mask is True at masked keys. A query whose keys are all masked has weights of zero.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -66,9 +66,9 @@ def softmax_attention(
 ) -> Tensor:
     """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
-    q [B, H, T, K] is not yet scaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S], and
-    the mask is True at masked keys. A query whose keys are all masked has an output of zeros. Dropout of the
-    weights is applied in evaluation too.
+    q [B, H, T, K] is unscaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S], and the
+    mask is True at masked keys. Queries whose keys are all masked yield zeros. Dropout of the weights is
+    applied in evaluation too.
 
     Example:
         >>> import torch
@@ -129,12 +129,12 @@ def luna_attention(
     Shapes: batch size B, H heads, T queries, S keys, and head width K.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        q: unscaled queries [B, H, T, K].
         k: keys [B, H, S, K].
         v: values [B, H, S, K].
-        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding has an output of
-            zeros (default: None, no padding).
-        dropout: dropout probability of the attention weights, to be 0 in evaluation (default: 0).
+        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding yields zeros
+            (default: None, no padding).
+        dropout: dropout probability of the attention weights. Pass 0 in evaluation (default: 0).
         bias: bias term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
         form: name of a form in ``SOFTMAX_FORMS`` (default: None, the first whose condition holds).
 
@@ -173,7 +173,7 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
     They are faster on a CPU, in float32 or float64, for at most 64 keys (with a bias, at most 64 queries or
     keys). The fused CPU kernel works on blocks of hundreds of keys, and does not support gradients through a
     bias. With 16 keys, 1,000 queries and 1 to 32 examples, it reached 0.4 to 0.8 times the speed of plain
-    products. (Forward and backward, 8 heads of width 64, 2 threads, torch 2.13.)
+    products (forward and backward, 8 heads of width 64, 2 threads, torch 2.13).
     """
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -199,8 +199,8 @@ def is_recording_graph(predicate: str = "is_compiling") -> bool:
     """Return True while torch traces, compiles or exports a graph, and False while it runs eagerly.
 
     While a graph is recorded, code must not branch on tensor values. ``predicate`` names a function of
-    ``torch.compiler``; "is_exporting" (torch 2.7) is True under torch.export only. If torch has no
-    such function, return True only while ``torch.jit`` traces.
+    ``torch.compiler``; "is_exporting" (torch 2.7) is True under torch.export only. If torch lacks the
+    function, the result is True only while ``torch.jit`` traces.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())

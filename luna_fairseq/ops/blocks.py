@@ -2,7 +2,7 @@
 
 With a fixed block size and a fixed number of keys per block, memory grows linearly with the sequence length.
 
-Shapes: batch size B, H heads, T positions, n blocks of ``size`` positions, m keys of a block, head width K.
+Shapes: batch size B, H heads, T positions, n blocks of ``size`` positions, m keys per block, head width K.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -21,12 +21,12 @@ def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Concatenate blocks [B, H, n, size, K] to [B, H, length, K]: the inverse of :func:`to_blocks`."""
+    """Concatenate blocks [B, H, n, size, K] to [B, H, length, K], as the inverse of :func:`to_blocks`."""
     return x.flatten(2, 3)[:, :, :length]
 
 
 def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Tensor:
-    """Concatenate each block [B, H, n, size, K] with ``before`` blocks before and ``after`` blocks after it.
+    """Concatenate each block [B, H, n, size, K] with its ``before`` preceding and ``after`` following blocks.
 
     The result is [B, H, n, (before + 1 + after) * size, K], with ``value`` in blocks that do not exist.
     """
@@ -71,7 +71,9 @@ def windowed_attention(
 ) -> Tensor:
     """Compute sliding-window softmax attention: position t attends to positions t - before to t + after.
 
-    q, k and v are [B, H, T, K]; q is not yet scaled. key_padding_mask [B, T] is True at padding.
+    q, k, v and the result are [B, H, T, K], and q is unscaled. key_padding_mask [B, T] is True at padding.
+    Every position also attends to ``global_keys``, if given. ``dropout`` is the dropout probability of the
+    weights.
 
     Example:
         >>> import torch
@@ -104,9 +106,9 @@ def make_window_mask(
 ) -> Tensor:
     """Return the mask [B or 1, 1, n, size, m] of a window, True at keys outside the window and at padding.
 
-    The keys of a block of queries come from this block and its neighbours, whose numbers before and after are
-    ``neighbours``. ``window`` holds the numbers of positions before and after a query. Only the length and
-    the device of x [B, H, T, K] are used.
+    The keys of a block come from the block itself and from ``neighbours``, the numbers of blocks before and
+    after it. ``window`` holds the numbers of positions before and after a query. Only the length and the
+    device of x [B, H, T, K] are used.
     """
     (left, right), (before, after) = neighbours, window
     padding = x.new_zeros(1, 1, x.size(2), 1, dtype=torch.bool)

@@ -32,7 +32,7 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 
 def chunk_slices(T: int, size: int) -> List[slice]:
-    """Return the position slices of consecutive chunks, of which only the last may be shorter.
+    """Return the position slices of consecutive chunks. Only the last chunk may be shorter than ``size``.
 
     An empty sequence has one empty chunk.
 
@@ -47,7 +47,7 @@ def chunk_slices(T: int, size: int) -> List[slice]:
 
 
 def write_chunk(results: Optional[Parts], parts: Parts, span: slice, T: int) -> Parts:
-    """Copy the results [N, c, D] of one chunk into those [N, T, D] of the whole sequence.
+    """Copy the results [N, c, D] of one chunk into the results [N, T, D] of the whole sequence.
 
     ``parts`` are the results of the chunk, at the positions ``span``. Parts and results are named tuples of
     tensors or None. The results are allocated at the first call (``results`` is None), in the memory layout

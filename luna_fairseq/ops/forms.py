@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterator, List, Optional
 
 
 def otherwise(*inputs: Any) -> bool:
-    """Return True for any inputs. This is the condition of the last implementation in a table."""
+    """Return True for all inputs, as the condition of the last implementation in a table."""
     return True
 
 
@@ -22,8 +22,8 @@ class Form:
     Attributes:
         name: name with which :meth:`FormTable.force` selects the implementation.
         file: file of the implementation, in ``luna_fairseq/``.
-        condition: inputs for which the implementation is chosen, in words.
-        saves: measured savings, or the purpose of the implementation, in words.
+        condition: description of the inputs for which the implementation is chosen.
+        saves: description of the measured savings, or of the purpose of the implementation.
         applies: the same condition as a function of the inputs passed to :meth:`FormTable.choose`.
         possible: function of the same inputs, False if the implementation cannot compute them even if it is
             forced.
@@ -38,7 +38,7 @@ class Form:
 
 
 def never(*inputs: Any) -> bool:
-    """Return False for any inputs. This is the condition of an implementation that must be forced."""
+    """Return False for all inputs, as the condition of an implementation that is used only if forced."""
     return False
 
 
@@ -66,9 +66,9 @@ class FormTable:
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the implementation to use for these inputs: the first whose condition holds.
 
-        ``form``, the name of an implementation, takes precedence, and is not checked with ``possible``. The
-        implementation itself must refuse inputs that it cannot compute. The one given to :meth:`force` comes
-        next, if it supports these inputs. Raises ValueError if no condition holds.
+        If ``form`` is given, return it without calling ``possible``; the implementation itself must refuse
+        inputs that it cannot compute. Next comes the name given to :meth:`force`, if that implementation
+        supports the inputs. Raise ValueError if no condition holds.
         """
         if form is not None:
             name = self.find(form).name
@@ -86,7 +86,7 @@ class FormTable:
         return name
 
     def find(self, name: str) -> Form:
-        """Return the implementation with this name. Raise a ValueError with all names if there is none."""
+        """Return the implementation with this name. Raise a ValueError with all names if it is unknown."""
         for form in self.forms:
             if form.name == name:
                 return form
@@ -97,8 +97,8 @@ class FormTable:
     def force(self, name: Optional[str]) -> Iterator[List[str]]:
         """Context manager in which all threads use one implementation for all inputs that it supports.
 
-        It yields a list, to which the name of the implementation used in each call is appended. With None in
-        place of a name, implementations are chosen as usual. Meant for tests and measurements.
+        It yields a list of the names of the implementations used, one for each call. If ``name`` is None,
+        implementations are chosen as usual. It is meant for tests and measurements.
         """
         outer = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []

@@ -110,7 +110,7 @@ class Apollo(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Add a parameter group, which may override any option of the optimizer.
+        """Add a parameter group. It may override any option of the optimizer.
 
         If a hyperparameter is out of range, or a parameter is not a real floating-point tensor, the group is
         not added.
@@ -142,7 +142,7 @@ class Apollo(Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Load the optimizer state, and keep it in float32 for float16 and bfloat16 parameters.
 
-        torch would convert the state to the dtype of the parameters.
+        By default, torch casts the state to the dtype of the parameters.
         """
         if not hasattr(self, "register_load_state_dict_pre_hook"):  # torch < 2.2
             super().load_state_dict(state_dict)

@@ -1,4 +1,4 @@
-"""Apollo update on a CPU in blocks that fit into the cache, which reduces memory traffic."""
+"""Apollo update on a CPU, in blocks that fit into the cache. This reduces memory traffic."""
 
 from typing import Any, Dict, List
 

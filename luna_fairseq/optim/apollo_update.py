@@ -17,9 +17,8 @@ def single_tensor_update(
 ) -> None:
     """Update one parameter p and its state, given the gradient g. This is the reference for faster functions.
 
-    m: moving average of gradients.
-    hessian: diagonal approximation of the Hessian.
-    d: direction of the previous update, overwritten with the new direction.
+    ``m`` is the moving average of gradients, ``hessian`` the diagonal approximation of the Hessian, and ``d``
+    the direction of the previous update, overwritten with the new direction.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]

@@ -59,8 +59,8 @@ class FairseqApollo(FairseqOptimizer):
     """Apollo optimizer for fairseq's trainer, selected with ``--optimizer apollo``.
 
     With ``--clip-mode each``, the gradient of each parameter is clipped in :meth:`step` rather than in
-    :meth:`clip_grad_norm`. fairseq's fp16 and bf16 wrappers call the latter before they divide the gradients
-    by the loss scale.
+    :meth:`clip_grad_norm`. fairseq's fp16 and bf16 wrappers call ``clip_grad_norm`` before they divide the
+    gradients by the loss scale.
 
     Example:
         Train a model with Apollo::
@@ -101,7 +101,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def supports_flat_params(self) -> bool:
-        """False, because Apollo computes norms per tensor, which flattening or sharding would change."""
+        """False, because flattening or sharding would change the norms, which Apollo computes per tensor."""
         return False
 
     @property

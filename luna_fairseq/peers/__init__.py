@@ -1,4 +1,4 @@
-"""Efficient attention mechanisms from other papers, as baselines for Luna ("peers").
+"""Efficient attention mechanisms of other papers, as baselines for Luna ("peers").
 
 Each attention has its own module, and :mod:`luna_fairseq.peers.registry` maps names to classes.
 """

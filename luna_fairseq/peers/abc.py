@@ -55,7 +55,8 @@ class BoundedMemoryAttention(PeerAttention):
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
         """Compute the attention weights of memory slots, which hold weighted sums of keys and values.
 
-        logits: products [B, H, T, n] of queries and summed keys. total: sums of write weights [B, H, T, n].
+        ``logits`` are the products of queries and summed keys, and ``total`` the sums of write weights, both
+        [B, H, T, n].
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
@@ -110,16 +111,16 @@ class BoundedMemoryAttention(PeerAttention):
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     """Compute the weights exp(control) [B, H, T, n] with which T tokens write to n memory slots.
 
-    They are 0 at padding, and in float32 or higher precision.
+    The weights are 0 at padding, and in float32 or higher precision.
     """
     control = control.to(torch.promote_types(control.dtype, torch.float32))
     return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding_mask)
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the keys and values [B, H, n, K] of n memory slots, given those [B, H, T, K] of T tokens.
+    """Compute keys and values [B, H, n, K] of n memory slots from keys and values [B, H, T, K] of T tokens.
 
-    They are weighted means with the weights alpha [B, H, T, n].
+    They are means weighted by alpha [B, H, T, n].
     """
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).

@@ -1,4 +1,4 @@
-"""Base class of the attentions from other papers ("peers").
+"""Base class of the attention mechanisms of other papers ("peers").
 
 A subclass computes attention for queries, keys and values that are already projected and split into heads.
 
@@ -38,7 +38,7 @@ KeyMask = Union[Tensor, Tuple[Optional[Tensor], ...]]
 def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[Tensor], State]:
     """Split the mask argument of cross-attention into the padding mask and the positions of target tokens.
 
-    A diagonal prior, a bias toward source tokens at a similar relative position, needs the target positions.
+    The positions are for a diagonal prior, a bias toward source tokens at a similar relative position.
     fairseq's decoder layer passes only the mask on to cross-attention, so both are passed as one tuple.
 
     Return the padding mask (or None), and a dictionary of the positions with the keys ``target_place`` and
@@ -52,7 +52,7 @@ def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[T
 
 @with_incremental_state
 class PeerAttention(ProjectingAttention):
-    """Base class of attentions from other papers, with the interface of fairseq's MultiheadAttention.
+    """Base class of attention mechanisms of other papers, with the interface of fairseq's MultiheadAttention.
 
     Each instance computes one form: bidirectional self-attention, causal self-attention or cross-attention.
     The methods call the projected input tensors of the attention *parts*. By default, they are queries, keys
@@ -63,8 +63,8 @@ class PeerAttention(ProjectingAttention):
         num_heads: number of heads; must divide ``embed_dim``.
         form: "bidirectional", "causal" or "cross"; must be in ``forms``.
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
-        max_positions: maximum sequence length, for attentions whose parameters depend on the length.
-        dropout: dropout probability of attention weights. Attentions that compute no weights ignore it.
+        max_positions: maximum sequence length, for attention mechanisms whose parameters depend on it.
+        dropout: dropout probability of attention weights. It is ignored if no weights are computed.
         q_noise: fairseq's quantization noise on the projections (0: none).
         qn_block_size: block size of the quantization noise.
 
@@ -121,42 +121,41 @@ class PeerAttention(ProjectingAttention):
     def project(self, x: Tensor) -> Parts:
         """Compute the tensors that :meth:`attend` takes from an input [T, B, C].
 
-        By default, they are queries, keys and values [B, H, T, K].
+        By default, these are queries, keys and values [B, H, T, K].
         """
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
         """Compute the output [B, H, T, K] of self-attention. The argument ``padding_mask`` is [B, T] or None.
 
-        parts: tensors returned by :meth:`project`, by default queries, keys and values [B, H, T, K].
+        The other arguments are the tensors that :meth:`project` returns.
         """
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the same output as :meth:`attend` by the formula of the paper, in quadratic time."""
+        """Compute the same output as :meth:`attend`, but by the formula of the paper, in quadratic time."""
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
         """Compute the tensors that :meth:`cache_context` takes from a context [S, B, C].
 
-        By default, they are keys and values [B, H, S, K].
+        By default, these are keys and values [B, H, S, K].
         """
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Return a dictionary of tensors [B, ...] of a context, which all decoding steps use.
+        """Return a dictionary of tensors [B, ...] of a context for all decoding steps.
 
-        parts: tensors returned by :meth:`project_context`.
+        ``parts`` are the tensors that :meth:`project_context` returns.
         """
         raise NotImplementedError
 
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute cross-attention from a decoder input [T, B, C] to a context.
+        """Compute cross-attention from a decoder input [T, B, C] to the context cached in ``memory``.
 
-        memory: result of :meth:`cache_context`. Return the output [B, H, T, K], and weights [B, H, T, S]
-        (None if not needed or not available).
+        Return the output [B, H, T, K], and weights [B, H, T, S] (None if not needed or not available).
         """
         raise NotImplementedError
 
@@ -165,8 +164,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the state after all earlier ones.
 
-        parts: projected tensors of the new positions. The state is None at the start. By default, it holds
-        the projected tensors of all earlier positions, and each call recomputes attention for all of them.
+        ``parts`` are the projected tensors of the new positions. The state is None at the start. By default,
+        it holds the projected tensors of all earlier positions, and each call recomputes attention for all.
 
         Return the output [B, H, T, K] and the new state.
         """
@@ -218,12 +217,11 @@ class PeerAttention(ProjectingAttention):
         Return the output [T, B, C], and weights [B, T, S] if they are needed and available ([H, B, T, S] with
         ``need_head_weights``).
 
-        query: [T, B, C], only the new positions if ``incremental_state`` is given.
-        key: context [S, B, C] of cross-attention, ignored in self-attention and if ``incremental_state``
-        stores the context already.
-        key_padding_mask: padding mask [B, S], or a tuple of this mask and the target places of a diagonal
-        prior (:func:`split_target_places`).
-        value, static_kv, attn_mask: ignored.
+        The query [T, B, C] has only the new positions if ``incremental_state`` is given. ``key`` is the
+        context [S, B, C] of cross-attention. It is ignored in self-attention, and if ``incremental_state``
+        already stores the context. ``key_padding_mask`` is a mask [B, S], or a tuple of this mask and the
+        target places of a diagonal prior (:func:`split_target_places`). ``value``, ``static_kv`` and
+        ``attn_mask`` are ignored.
         """
         weights: Optional[Tensor] = None
         padding_mask, target = split_target_places(key_padding_mask)
@@ -249,8 +247,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute the attention weights [B, H, T, S] of each head, in quadratic time and memory.
 
-        If an attention computes no weight matrix, each value is replaced with a unit vector. The output is
-        then the weight matrix.
+        If no weight matrix is available, each value is replaced with a unit vector. The output is then the
+        weight matrix.
         """
         if not self.has_value_weights:
             raise InputError(
@@ -275,10 +273,10 @@ class PeerAttention(ProjectingAttention):
     def attend_left_aligned(
         self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
     ) -> Tensor:
-        """Compute self-attention.
+        """Compute self-attention with :meth:`attend`, or with the method ``attend`` if it is given.
 
-        If it counts positions from the first token, left padding is moved to the right first. The output [B,
-        H, T, K] is aligned like the input. attend: :meth:`attend` (None) or :meth:`attend_naively`.
+        If the attention counts positions from the first token, left padding is moved to the right first. The
+        output [B, H, T, K] is aligned like the input.
         """
         attend = attend or self.attend
         if not self.needs_left_alignment or padding_mask is None:
@@ -313,7 +311,7 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def identity_values(v: Tensor) -> Tensor:
-    """Return the identity matrix as values, [B, H, S, S] for S keys.
+    """Return the identity matrix as values [B, H, S, S] for S keys.
 
     With these values in place of v [B, H, S, K], the output of attention is the matrix of attention weights.
     """

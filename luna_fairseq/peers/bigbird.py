@@ -33,7 +33,7 @@ class BigBirdAttention(PeerAttention):
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
         """Return a fixed random score [blocks, blocks] for each query block and key block.
 
-        A block attends to those with the highest scores. Shorter sequences use the top left of the matrix.
+        A block attends to the blocks with the highest scores. Shorter sequences use the matrix's top left.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
@@ -43,7 +43,7 @@ class BigBirdAttention(PeerAttention):
         """Choose the m key blocks that each query block attends to: its window, global and random blocks.
 
         Return their indices [B, blocks, m], and a mask that is True at unused entries: blocks beyond an end
-        of the sequence, random blocks of padding only, and blocks that are listed twice.
+        of the sequence, random blocks that contain only padding, and blocks that are listed twice.
         """
         padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
         empty = padding_blocks.all(dim=3).flatten(1)  # [B, blocks]
@@ -87,9 +87,9 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Gather the key blocks that each query block attends to, [B, H, n, m * size, K].
+    """Gather the m key blocks of each query block from all n key blocks x [B, H, n, size, K].
 
-    x: all n key blocks [B, H, n, size, K]. chosen: indices [B, n, m] of the m key blocks of each query block.
+    ``chosen`` [B, n, m] holds the indices of the key blocks. The result is [B, H, n, m * size, K].
     """
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)

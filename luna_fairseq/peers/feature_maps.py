@@ -36,7 +36,7 @@ class Keys(NamedTuple):
 
 
 class FeatureMapAttention(PeerAttention):
-    """Base class of linear-time attentions, which replace the softmax with a feature map phi.
+    """Base class of linear-time attention with a feature map phi in place of the softmax.
 
     The weight of a key k for a query q is proportional to phi(q) . phi(k). Arguments named ``extra`` are
     further projected tensors of a subclass, such as the gate logits of RFA. Attention dropout has no effect,
@@ -59,9 +59,10 @@ class FeatureMapAttention(PeerAttention):
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the lower bound for the sum of the weights when dividing by it, by default a tiny constant.
+        """Return the value to which the sum of the weights is clamped from below before division.
 
-        total: number of keys [B, 1, 1, 1] or, in causal attention, the result of :meth:`weight_totals`.
+        By default, it is a tiny constant. ``total`` is the number of keys [B, 1, 1, 1] or, in causal
+        attention, the result of :meth:`weight_totals`.
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -80,7 +81,7 @@ class FeatureMapAttention(PeerAttention):
     ) -> Parts:
         """Return a tuple of the tensor from which :meth:`least_divisor` computes its bound, by default ().
 
-        before: the same tensor [B, 1 or H, 1, 1] at the last earlier position (None at the start).
+        ``before`` [B, 1 or H, 1, 1] is this tensor at the last earlier position (None at the start).
         """
         return ()
 
@@ -89,7 +90,7 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the sums over the keys of earlier positions.
 
-        parts: queries, keys, values and extra tensors of the new positions.
+        ``parts`` are the queries, keys, values and extra tensors of the new positions.
 
         The state holds ``sums`` and, if they are used, the ``log_scale`` of :class:`Keys` and the ``total``
         of :meth:`weight_totals`. Features that were divided by different numbers are converted to the larger
@@ -138,7 +139,7 @@ class FeatureMapAttention(PeerAttention):
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Compute phi(q_i) . phi(k_j) [B, H, T, S] for tests, 0 at padding and, if causal, at later keys.
 
-        features: query features phi(q) [B, H, T, M]. keys: key features phi(k) [B, H, S, M].
+        ``features`` [B, H, T, M] are the query features phi(q). ``keys`` has the key features phi(k).
         """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)
@@ -152,7 +153,7 @@ def append_ones(v: Tensor) -> Tensor:
 
 
 def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
-    """Compute the mean of values [..., S, K] with weights [..., T, S], 0 if all weights are 0."""
+    """Average values v [..., S, K] with ``weights`` [..., T, S]. The mean is 0 if all weights are 0."""
     return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 

@@ -1,4 +1,4 @@
-"""FLARE, fast low-rank attention routing engine (Puri et al., 2025), which is closely related to Luna.
+"""FLARE, fast low-rank attention routing engine (Puri et al., 2025), a mechanism closely related to Luna.
 
 Each head has M learned latent queries Q. First the latents attend to all tokens. Then the tokens attend to
 the latents, with their keys K acting as queries. With values V, the output is Y::

@@ -20,7 +20,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class LinformerAttention(PeerAttention):
-    """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer tokens."""
+    """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer positions."""
 
     name = "linformer"
     forms = (BIDIRECTIONAL,)

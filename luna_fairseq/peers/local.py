@@ -36,7 +36,7 @@ class LocalAttention(PeerAttention):
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
         """Return a mask, True at keys that a query must not attend to: distant or, if causal, later keys.
 
-        i, j: positions of queries and keys that broadcast, such as [T, 1] and [S].
+        The positions i of queries and j of keys must broadcast, such as [T, 1] and [S].
         """
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far

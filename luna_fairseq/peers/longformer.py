@@ -1,8 +1,8 @@
 """Longformer (Beltagy et al., 2020): a sliding window combined with global tokens.
 
 Query i attends to the keys j with |i - j| <= w/2, where w is the window width. It also attends to the first g
-tokens, which are global. A global token attends to all tokens, with its own projections to queries, keys and
-values. The paper's language model has no global tokens; use causal ``local`` attention for such a model.
+tokens, the global tokens. A global token attends to all tokens, with separate query, key and value
+projections. The paper's language model has no global tokens; use causal ``local`` attention for such a model.
 """
 
 from typing import Any, Optional, Tuple
@@ -19,8 +19,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer (Beltagy et al., 2020): sliding-window attention, and global attention of the first tokens.
 
-    ``global_parts`` are the queries, keys and values from the separate projections of the global tokens.
-    There are none without global tokens.
+    ``global_parts`` are the queries, keys and values from the separate projections of the global tokens, and
+    empty without global tokens.
     """
 
     name = "longformer"

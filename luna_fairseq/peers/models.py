@@ -1,4 +1,4 @@
-"""fairseq's Transformer models with efficient attentions from other papers ("peers"), as baselines for Luna.
+"""fairseq's Transformer models with efficient attention mechanisms of other papers, as baselines for Luna.
 
 Importing this module registers the models with fairseq:
 
@@ -48,7 +48,7 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
 class PeerTransformer(EncoderDecoder):
-    """fairseq's Transformer with peer attentions, efficient attentions from other papers.
+    """fairseq's Transformer with efficient attention mechanisms of other papers, as a baseline for Luna.
 
     With softmax attention, the parameters and outputs equal those of fairseq's Transformer.
 
@@ -92,7 +92,7 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with an efficient attention from another paper."""
+    """fairseq's Transformer language model with an efficient attention mechanism of another paper."""
 
     config_class = PeerLanguageModelConfig
 
@@ -109,7 +109,7 @@ class PeerLanguageModel(LanguageModel):
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
-    """RoBERTa's encoder and language model head, with an attention from another paper in its layers."""
+    """RoBERTa encoder and LM head whose layers use the attention mechanism that ``--attention`` names."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
@@ -117,7 +117,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa, a masked language model, with an efficient attention from another paper."""
+    """fairseq's RoBERTa, a masked language model, with an efficient attention mechanism of another paper."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":
@@ -128,7 +128,7 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier for Long Range Arena with an attention from another paper.
+    """Classifier for Long Range Arena with an attention mechanism of another paper.
 
     It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
     """

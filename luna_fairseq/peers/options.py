@@ -1,4 +1,4 @@
-"""Dataclass with the options of the attentions from other papers ("peers")."""
+"""Dataclass with the options of the attention mechanisms of other papers ("peers")."""
 
 from dataclasses import dataclass
 

@@ -24,8 +24,8 @@ from luna_fairseq.peers.resampling import ResampledNormal
 class PerformerAttention(FeatureMapAttention):
     """Performer (Choromanski et al., 2020): softmax attention approximated in linear time.
 
-    The random vectors of its features are resampled every ``--performer-redraw-interval`` updates, during
-    training only.
+    The random vectors of its features are resampled every ``--performer-redraw-interval`` updates of
+    training.
     """
 
     name = "performer"

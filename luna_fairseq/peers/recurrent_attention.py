@@ -27,8 +27,8 @@ LOCAL = ("none", "monotonic", "predictive")
 class DotScore(nn.Module):
     """Attention score ``s . h``, the dot product of decoder state s and encoder state h.
 
-    It is the base class of the other scores. longest: maximum source length, which only
-    :class:`LocationScore` uses.
+    It is the base class of the other scores. Only :class:`LocationScore` uses ``longest``, the maximum source
+    length.
     """
 
     needs_equal_widths = True
@@ -37,13 +37,13 @@ class DotScore(nn.Module):
         super().__init__()
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the part of the score that depends only on the encoder states, [B, S, width]."""
+        """Compute the part [B, S, width] of the score that depends only on the encoder states."""
         return memory
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
         """Compute the scores [B, T, S] of all pairs of T decoder states and S source tokens.
 
-        keys: result of :meth:`compute_keys`. positions: position [B, S] of each token, not counting padding.
+        ``keys`` come from :meth:`compute_keys`. ``positions`` [B, S] number the tokens, not counting padding.
         """
         return query @ keys.transpose(1, 2)
 
@@ -189,8 +189,8 @@ class RecurrentAttention(nn.Module):
     ) -> Tuple[Tensor, Tensor]:
         """Compute the contexts [B, T, M] and the weights [B, T, S], 0 at padding and outside the window.
 
-        padding_mask: [B, S], True at padding, which may be on either side.
-        first: position of the first decoder state in its sentence, for monotonic attention.
+        ``padding_mask`` [B, S] is True at padding, on either side. Monotonic attention also uses ``first``,
+        the position of the first decoder state in its sentence.
         """
         positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, undefined at padding
         scores = self.score(query, keys, positions)
@@ -208,7 +208,7 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the center of each decoder state's source window. lengths: source lengths [B, 1, 1]."""
+        """Compute the center of each decoder state's window in a source with ``lengths`` [B, 1, 1] tokens."""
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

@@ -65,7 +65,7 @@ class ReformerAttention(PeerAttention):
     def visible_mask(self, distance: Tensor) -> Tensor:
         """Return a mask that is True at keys within the attention window of ``chunk`` positions.
 
-        distance: position of the key minus that of the query, counted within their bucket.
+        ``distance`` is the position of the key minus that of the query, counted within their bucket.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
@@ -88,12 +88,12 @@ class ReformerAttention(PeerAttention):
     ) -> Tuple[Tensor, Tensor]:
         """Compute the attention of hashing round r, on positions sorted by bucket and split into blocks.
 
-        The keys of a query are in its own block and in the neighbouring blocks. qk, v: shared queries and
-        keys, and values, [B, H, T, K]. codes: index [B, H, rounds, T] of each position in the sorted order of
-        each round, which shows in how many rounds a key is found. order: sorted positions.
+        The keys of a query are in its own block and in the neighbouring blocks. ``qk`` [B, H, T, K] holds the
+        shared queries and keys, and ``order`` [B, H, T] the positions in sorted order. ``codes``
+        [B, H, rounds, T] of all rounds (see :meth:`compute_distances`) show in how many rounds a query finds
+        a key.
 
-        Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in the sorted
-        order.
+        Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in sorted order.
         """
         neighbours = 1, 0 if self.form == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
@@ -107,9 +107,10 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Compute the sorted position of m nearby keys minus that of each query, [B, H, blocks, chunk, m].
+        """Return the codes of the m keys near each query, minus the query's code: [B, H, blocks, chunk, m].
 
-        codes: sorted position [B, H, T] of each token. neighbours: number of blocks before and after.
+        The codes [B, H, T] number the sorted positions, with gaps between buckets. The keys are in the
+        query's block and in its ``neighbours``, the numbers of blocks before and after it.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)

@@ -1,4 +1,4 @@
-"""Registry of attentions from other papers ("peers"): classes keyed by name."""
+"""Registry of the attention mechanisms of other papers ("peers"): classes keyed by name."""
 
 from typing import Any, Dict, Type
 
@@ -46,7 +46,7 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """Build a peer attention, an efficient attention from another paper, from its name.
+    """Build an efficient attention mechanism of another paper from its name.
 
     Args:
         name: name of the attention in ``ATTENTIONS``, such as "performer".

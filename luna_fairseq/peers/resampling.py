@@ -30,7 +30,7 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with this zero-based number. Seed and number determine the values."""
+        """Draw the sample with this zero-based number. The seed and the number determine the values."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:
@@ -49,7 +49,7 @@ class ResampledNormal(nn.Module):
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Draw a matrix ``shape`` = [M, K] with orthogonal rows, each as long as a normally distributed vector.
 
-    If M exceeds K, only the rows of the same block of K rows are orthogonal to each other.
+    If M exceeds K, rows are orthogonal to each other only within blocks of K rows.
     """
     M, K = shape
     blocks = -(-M // K)

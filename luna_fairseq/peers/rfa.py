@@ -35,10 +35,10 @@ GATE_BIAS = 3.0
 
 
 class RandomFeatureAttention(FeatureMapAttention):
-    """Random feature attention, RFA (Peng et al., 2021): softmax attention approximated in linear time.
+    """Random feature attention, RFA (Peng et al., 2021), which approximates softmax attention in linear time.
 
-    With ``--rfa-gate``, causal attention also takes gate logits [B, H, T, 1], with which it forgets earlier
-    tokens.
+    With ``--rfa-gate``, causal attention also takes gate logits [B, H, T, 1]. The gates let the weights of
+    earlier tokens decay.
     """
 
     name = "rfa"
@@ -65,7 +65,7 @@ class RandomFeatureAttention(FeatureMapAttention):
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the features of keys.
 
-        With a gate g, they are scaled by 1 - g, and earlier sums decay by g.
+        With a gate g, the features are scaled by 1 - g, and earlier sums decay by g.
         """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:
@@ -75,19 +75,19 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the noise level of the sum of the attention weights, by which values are at least divided.
+        """Return the smallest allowed divisor, the noise level of the sum of the attention weights.
 
-        Random features can be negative, so the sum may be close to 0.
+        Random features can be negative, so the sum itself may be close to 0.
         """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute what the sum of the weights at each position would be if all query-key products were 1.
+        """Compute the sum that the weights at each position would have if all query-key products were 1.
 
-        The result is the number of tokens [B, 1, T, 1] up to the position or, with a gate, the sum [B, H, T,
-        1] of the decayed weights.
+        The result is the number of tokens [B, 1, T, 1] up to the position or, with a gate, the sum
+        [B, H, T, 1] of the decayed weights.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -70,7 +70,7 @@ class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
 
 
 def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
-    """Build an LSTM or GRU, initialized uniformly in [-0.1, 0.1] as fairseq's LSTM."""
+    """Build an LSTM or GRU, initialized uniformly in [-0.1, 0.1] like fairseq's LSTM."""
     dropout = cfg.dropout if layers > 1 else 0.0
     rnn = CELLS[cfg.cell](input_dim, hidden_dim, layers, dropout=dropout, bidirectional=bidirectional)
     for parameter in rnn.parameters():
@@ -107,7 +107,7 @@ class RnnEncoder(FairseqEncoder):
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding_mask], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Select the encoder outputs for beam search: hypothesis i belongs to sentence ``new_order[i]``."""
+        """Return the encoder outputs for beam search. Entry i is the output of sentence ``new_order[i]``."""
         return {
             name: [x.index_select(1 if name == "encoder_out" else 0, new_order) for x in values]
             for name, values in encoder_out.items()
@@ -228,9 +228,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
         """Decode the positions of token embeddings x [B, T, width], and update ``state`` in place.
 
-        attend: function ``(queries, position of the first query) -> (contexts, weights)``. position: index of
-        the first position. Return the features and the attention weights. T must be 1 if the context is an
-        input of the recurrent cell.
+        ``attend`` is a function ``(queries, position of the first query) -> (contexts, weights)``, and
+        ``position`` the index of the first position. Return the features and the attention weights. T must be
+        1 if the context is an input of the recurrent cell.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)

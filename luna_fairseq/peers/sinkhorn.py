@@ -51,8 +51,8 @@ class SinkhornAttention(PeerAttention):
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
         """Compute the mean embedding [B, blocks, C] of each block of positions, without padding.
 
-        x: input [B, 1, T, C]. real: [B, 1, T, 1], 1 at tokens and 0 at padding. In causal attention, the
-        means cover all positions up to the first one of a block.
+        x is the input [B, 1, T, C]. ``real`` [B, 1, T, 1] is 1 at tokens and 0 at padding. In causal
+        attention, the means cover all positions up to the first one of a block.
         """
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:
@@ -64,7 +64,7 @@ class SinkhornAttention(PeerAttention):
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Compute a matrix R [B, H, blocks, blocks], close to a permutation, that sorts the blocks.
 
-        x: input [B, 1, T, C]. R is in float32 or float64.
+        x is the input [B, 1, T, C]. R is in float32 or float64.
         """
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
@@ -83,8 +83,7 @@ class SinkhornAttention(PeerAttention):
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], divided by the temperature.
 
-        It normalizes the rows and the columns of exp(logits) in turn. The result is 0 where ``allowed`` is
-        False.
+        Rows and columns of exp(logits) are normalized in turn. The result is 0 where ``allowed`` is False.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)

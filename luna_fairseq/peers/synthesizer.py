@@ -6,7 +6,7 @@ length n; a sequence of T tokens uses the first T columns. There are four kinds 
 - dense: row i of B is ``W_2 relu(W_1 x_i)`` for input x_i and learned matrices W_1 and W_2.
 - random: B is a learned matrix [n, n].
 - factorized-dense: row i of B contains all products of an element of ``W_a relu(W_1 x_i)`` and an element of
-  ``W_b relu(W_1 x_i)``, which have about sqrt(n) elements each.
+  ``W_b relu(W_1 x_i)``. Each of these vectors has about sqrt(n) elements.
 - factorized-random: ``B = R_1 R_2^T`` with learned matrices [n, k].
 """
 
@@ -59,7 +59,7 @@ class SynthesizerAttention(PeerAttention):
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
         """Compute the attention logits [B, H, T, T], or [H, T, T] if they do not depend on the input.
 
-        hidden: hidden layer [B, H, T, K] computed from the input, if the logits depend on it.
+        If they do, ``hidden`` is the hidden layer [B, H, T, K] computed from the input.
         """
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":

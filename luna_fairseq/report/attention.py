@@ -1,4 +1,4 @@
-"""Compute attention maps: the attention weights of a model for one text, as named tensors."""
+"""Attention maps: the attention weights of a model for one text, as named tensors."""
 
 from __future__ import annotations
 

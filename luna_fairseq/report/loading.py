@@ -1,4 +1,4 @@
-"""Load a luna_fairseq or fairseq checkpoint together with its tokenizer, to show its attention."""
+"""Loading of a luna_fairseq or fairseq checkpoint with its tokenizer, to show its attention."""
 
 from __future__ import annotations
 

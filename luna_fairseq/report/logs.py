@@ -1,4 +1,4 @@
-"""Parse fairseq-train logs of any ``--log-format`` into tables of numbers.
+"""Parser of fairseq-train logs of any ``--log-format``, with tables of numbers as a result.
 
 The formats json, simple and tqdm contain training and validation statistics. The format none contains only
 the saved checkpoints with their scores. Lines on a terminal and in hydra's log start with the time and the
@@ -151,7 +151,7 @@ class _LineFormat:
 
 
 class _LogReader:
-    """Reads several log files of one training run, and merges them into one :class:`Log`."""
+    """Reader that merges several log files of one training run into one :class:`Log`."""
 
     def __init__(self) -> None:
         self._log = Log()
@@ -202,10 +202,10 @@ class _LogReader:
         head_values: Tuple[str, ...],
         statistics: str,
     ) -> None:
-        """Parse a log line with statistics, and add them to a table.
+        """Parse a log line with statistics, and add them to the table ``table_name``.
 
-        kind: group of line formats to try, "json", "progress" or the name of a table. A line with a new
-        format adds it to the group. table_name: table to extend. head_names, head_values: values before the
+        ``kind`` is the group of line formats to try: "json", "progress" or the name of a table. A line with a
+        new format adds it to the group. ``head_names`` and ``head_values`` are the values before the
         statistics.
         """
         formats = self._newest_formats.setdefault(kind, [])

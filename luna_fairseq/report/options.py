@@ -1,4 +1,4 @@
-"""Read the options of training runs, and find the options that differ between runs.
+"""Options of training runs, and the options that differ between runs.
 
 Options come from a line of the log, from hydra's files or from a checkpoint.
 """
@@ -71,7 +71,7 @@ def _evaluate(node: Any, text: str) -> Any:
 
 
 def flatten_options(config: Any) -> Options:
-    """Flatten a fairseq configuration to one dictionary with the keys GROUP.NAME, without hydra's groups.
+    """Flatten a fairseq configuration into ``{"GROUP.NAME": value}``, omitting hydra's own groups.
 
     Example:
         >>> flatten_options({"common": {"seed": 1}})

@@ -1,4 +1,4 @@
-"""Build self-contained HTML pages: single files with all styles, scripts and data.
+"""Self-contained HTML pages: single files with all styles, scripts and data.
 
 The content security policy of a page forbids network requests, and allows only the scripts in the page,
 identified by their hashes. The data is stored as escaped JSON, so that no string can close the script

@@ -1,4 +1,4 @@
-"""Record the attention weights of a model while it runs.
+"""Recording of the attention weights of a model while it runs.
 
 Each attention module reports the arguments of its forward calls. Its weights are then computed from the same
 arguments. This package's attention modules call their attribute ``watcher``. fairseq's attention has no such
@@ -41,12 +41,12 @@ class AttentionRecord(NamedTuple):
     Shapes: B batch size, H number of heads, T queries, S context tokens, L length of the packed sequence P.
 
     Attributes:
-        name: encoder or decoder, zero-based layer index, and kind of attention, such as "encoder.0.self" or
-            "decoder.5.cross".
+        name: name such as "encoder.0.self" or "decoder.5.cross", formed of the stack, the zero-based index of
+            the layer, and the kind of attention.
         weights: weights keyed by name: "pack" [B, H, L, S], "unpack" [B, H, T, L], and their product "read"
             [B, H, T, S]. Attention modules without P have only "read".
-        strengths: learned parameters [H] of anchored attention, keyed by name, such as "pack gamma". Empty
-            for other kinds of attention.
+        strengths: learned parameters [H] of anchored attention (Luna attention with a bias toward nearby
+            tokens), keyed by name, such as "pack gamma". Empty for other kinds of attention.
     """
 
     name: str
@@ -88,9 +88,9 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
 class _CallRecorder:
     """Callback of an attention module that records the attention weights of each of its calls.
 
-    compute_weights: function of the module and the arguments of a call, which returns the weights by name.
-    stack: "encoder" or "decoder". layer: index of the layer. A layer that runs several times with shared
-    weights is recorded under consecutive indices. kind: "self" or "cross". records: list to append to.
+    ``compute_weights`` maps the module and the arguments of a call to weights, keyed by name. ``stack`` is
+    "encoder" or "decoder", ``layer`` the index of the layer, and ``kind`` "self" or "cross". A layer that
+    runs several times with shared weights gets consecutive indices. The results are appended to ``records``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _CallRecorder:
         self.computes_weights = False
 
     def record_luna(self, attention: LunaAttention, **call: Any) -> None:
-        """Record the weights of Luna attention, which reports its arguments in two steps.
+        """Record the weights of Luna attention. It reports its arguments in two steps.
 
         ``pack`` reports them when the source is read, and ``unpack`` when the target is computed.
         """
@@ -131,7 +131,7 @@ class _CallRecorder:
 
 
 def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) -> Optional[Geometry]:
-    """Merge the token positions of the context and of the queries, which a decoder passes separately."""
+    """Merge the token positions of the context and of the queries. A decoder passes them separately."""
     if packing is None or unpacking is None:
         return packing or unpacking
     target = packing.target if unpacking.target is None else unpacking.target
@@ -208,7 +208,7 @@ def _compute_softmax_weights(attention: MultiheadAttention, call: Call) -> Weigh
 
 
 def _compute_peer_weights(attention: PeerAttention, call: Call) -> Weights:
-    """Compute the weights of an attention from another paper. Return them under the name "read"."""
+    """Compute the weights of an attention mechanism of another paper. Return them under the name "read"."""
     return {READ: attention.value_weights(**call)}
 
 
@@ -227,7 +227,7 @@ _WATCHED: Dict[WeightFunction, Tuple[str, ...]] = {
 
 
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters [H] of anchored attention by name, such as "pack gamma", or {}."""
+    """Return the learned parameters [H] of anchored attention, keyed by name ("pack gamma"), or {}."""
     strengths = {}
     for step in ("pack", "unpack"):
         anchor = getattr(module, f"{step}_anchor", None)

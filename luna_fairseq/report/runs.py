@@ -1,4 +1,4 @@
-"""Search folders for training runs, and read the logs, options and results of each run."""
+"""Training runs found in folders, with the logs, options and results of each run."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 
 
 def _read_run(path: str, files: List[Path]) -> Run:
-    """Read a run from its logs, which are sorted, oldest first.
+    """Read a run from its logs, sorted from oldest to newest.
 
     If the logs do not contain the options, they are read from hydra's files or a checkpoint in the folder.
     """
@@ -237,7 +237,7 @@ def _read_result(path: Path) -> Optional[Result]:
 
 
 def summarize_run(run: Run) -> Dict[str, str]:
-    """Return a run's known values for the overview table, as text by heading, such as "Updates"."""
+    """Return a run's known values for the overview table, as text keyed by heading, such as "Updates"."""
     cells = {
         "Architecture": architecture(run.options),
         "State": _describe_progress(run),

@@ -145,7 +145,7 @@ def report_page(
 
 
 def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
-    """Convert a run to the JSON-serializable data that the page shows."""
+    """Convert a run to the JSON-serializable data shown on the HTML page that compares the runs."""
     scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
         "name": run.name,
@@ -167,7 +167,7 @@ def _describe_score(score: Dict[str, Any]) -> str:
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
     """Read the translations of a run. The result is empty if there are none.
 
-    results: folder to read (default: the first folder of the run that contains translations).
+    They are read from the folder ``results`` or, if it is None, the first folder of the run that has any.
     """
     language = get_option(run.options, "target_lang")
     if results is not None:

@@ -1,4 +1,4 @@
-"""Read the translations of several training runs, and compare samples, scores and BLEU by source length."""
+"""Translations of several training runs, and comparison of samples, scores and BLEU by source length."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def read_translations(folder: Path, language: Optional[str] = None) -> Translati
     """Read a run's translations and scores from the files of luna-evaluate or fairseq-generate.
 
     The translation that was scored is read. Without scores, this is the newest translation of the test set
-    or, if there is none, of the validation set. ``language`` is the target language, which chooses the
-    tokenizer of BLEU if no score names one.
+    or, if there is none, of the validation set. If no score names a tokenizer of BLEU, the target language
+    ``language`` determines it.
     """
     translations = Translations()
     notes = []
@@ -102,9 +102,9 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
     """Choose evenly spaced test set sentences, and score the translations of all runs.
 
-    Each sample has ``source``, ``reference`` and ``runs``: ``[hypothesis, chrF]`` per run, or None if the run
-    did not translate the sentence. The first samples have the largest difference in chrF between runs or,
-    with a single run, the lowest chrF.
+    Each sample has ``source``, ``reference`` and ``runs``, a list with ``[hypothesis, chrF]`` for each run,
+    or None for a run that did not translate the sentence. Samples are sorted by decreasing difference in chrF
+    between the runs or, with a single run, by increasing chrF.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -143,8 +143,8 @@ def _chrf_difference(sample: Dict[str, Any]) -> float:
 def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
     """Compute BLEU and the length ratio of each run for groups of sentences with similar source length.
 
-    Each group of at least 20 sentences, and lastly the whole test set, has ``words`` (such as "1–10", or
-    "all") and ``runs``, with ``[number of sentences, BLEU, length ratio]`` or None per run.
+    A length group has at least 20 sentences. The last group is the whole test set. Each has ``words``, such
+    as "1–10" or "all", and ``runs``, a list of ``[number of sentences, BLEU, length ratio]`` or None per run.
     """
     statistics = [_sum_bleu_statistics(run) for run in runs]
     names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]

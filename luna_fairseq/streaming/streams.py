@@ -32,7 +32,7 @@ class StreamDataset(FairseqDataset):
             backpropagation through time).
         total_streams: number of streams in all processes.
         first_stream: index of the first stream of this process.
-        every_token: omit no token. Some of the first streams are then one token longer.
+        every_token: keep all tokens, so that some of the first streams are one token longer.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class StreamDataset(FairseqDataset):
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
         """Return the tokens from ``start`` to ``end`` of a stream, preceded by the token before them.
 
-        The shape is [1 + end - start]. A stream that is one token shorter than ``end`` is padded. The token
+        The shape is [1 + end - start]. A stream that is one token too short for ``end`` is padded. The token
         before the text is the end-of-sentence token.
         """
         index = self.first_stream + stream
@@ -122,7 +122,7 @@ class StreamDataset(FairseqDataset):
 
 
 class StreamIterator(EpochBatchIterator):
-    """Iterator over the segments of a text in order, which adds the model state to every batch.
+    """Iterator over the segments of a text in order. It adds the model state to every batch.
 
     Checkpoints store the state, so a resumed run continues within the text. With several processes, only the
     first process writes checkpoints, and it does not have the states of the others. In this case, a resumed
@@ -137,7 +137,7 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Return an iterator over the batches of an epoch, which adds the model state to every batch.
+        """Return an iterator over the batches of an epoch that adds the model state to every batch.
 
         The state is empty at the start of an epoch, and restored if a run resumes within the epoch.
         """
@@ -148,7 +148,7 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Add the model state to each batch, as the keyword argument ``stream`` of the model."""
+        """Pass the state to the model as ``stream``, by adding it to the ``net_input`` of each batch."""
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch

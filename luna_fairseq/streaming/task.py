@@ -63,7 +63,10 @@ class StreamingLMTask(LanguageModelingTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
-        """Load the dictionary and create the task. Raise InputError if there are several data folders."""
+        """Create the task with the dictionary ``dict.txt`` of the data folder.
+
+        Raise InputError if this file is missing, or there are several data folders.
+        """
         folders = (cfg.data or "").split(os.pathsep)
         if len(folders) > 1:
             raise InputError(

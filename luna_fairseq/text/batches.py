@@ -1,4 +1,4 @@
-"""Apply a function to a long text in batches, in one or more processes."""
+"""Application of a function to a long text in batches, in one or more processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Read and check parallel text: line-aligned files ``PREFIX.LANG``, one per language.
+r"""Reading and checking of parallel text: line-aligned files ``PREFIX.LANG``, one per language.
 
 Lines are split only at ``\n``. Other Unicode line separators occur within sentences, and splitting there
 would misalign the two files. Control characters are replaced with spaces, and so is U+2581, which
@@ -51,8 +51,9 @@ def read_lines(
 ) -> Iterator[str]:
     """Read the lines of a UTF-8 file, stripped of surrounding whitespace and of a byte order mark.
 
-    keep_piece_marks: keep U+2581, which marks the beginning of a word in sentencepiece output.
-    control_counts: number of lines in which a character was replaced with a space, by path; updated in place.
+    With ``keep_piece_marks``, U+2581 is kept. It marks the beginning of a word in sentencepiece output.
+    ``control_counts`` is updated in place: for each path, it counts the lines in which a character was
+    replaced with a space.
     """
     pattern = _CONTROL if keep_piece_marks else _CONTROL_OR_SPACE
     for number, raw in enumerate(_read_raw_lines(path), 1):
@@ -68,9 +69,8 @@ def check_bitext(
 ) -> Bitext:
     """Read both files ``PREFIX.LANG`` of a parallel text, and raise InputError if they are not aligned.
 
-    drop_empty: allow pairs with an empty side, because the caller skips them.
-    documents: empty lines separate documents, and must be at the same positions in both files. Requires
-    ``drop_empty``.
+    ``drop_empty`` allows pairs with an empty side, which the caller skips. With ``documents``, which requires
+    ``drop_empty``, empty lines separate documents, and must be at the same positions in both files.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
@@ -142,7 +142,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace control characters, or what else ``pattern`` matches, by spaces, and strip the line."""
+    """Replace control characters (or other matches of ``pattern``) with spaces, and strip the line."""
     # Most lines contain no such character. These checks are faster than the regular expression.
     if text.isprintable() and "\u2581" not in text:
         return text

@@ -1,4 +1,4 @@
-"""Build fairseq dictionaries, sorted by frequency and padded to a multiple of 8 as in fairseq-preprocess."""
+"""fairseq dictionaries, sorted by frequency and padded to a multiple of 8 as in fairseq-preprocess."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
     """Build a fairseq dictionary of all pieces of a subword vocabulary, sorted by decreasing frequency.
 
-    counts: number of occurrences of each piece in the training text. Pieces that do not occur there are
+    ``counts`` maps each piece to its frequency in the training text. Pieces that do not occur there are
     included, because other text may contain them.
     """
     dictionary = Dictionary()

@@ -1,4 +1,4 @@
-"""Split documents into pieces that are translated as one sequence, and split the translations into sentences.
+"""Division of documents into pieces that are translated as one sequence, and of translations into sentences.
 
 A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do not
 confuse document pieces with subword pieces. An argument ``documents`` holds the number of sentences of each
@@ -95,10 +95,9 @@ def cut_documents(
 ) -> Iterator[DocumentPiece]:
     """Divide documents at sentence boundaries into pieces of as many sentences as the token limit allows.
 
-    documents: number of sentences in each document.
-    sentences: lengths of each sentence in tokens, one per side that the limit applies to.
-    limit: maximum number of tokens per piece, including separators. A longer sentence becomes a piece of its
-    own.
+    ``documents`` holds the number of sentences in each document. ``sentences`` yields the lengths of each
+    sentence in tokens, one per side that the limit applies to. A piece has at most ``limit`` tokens,
+    including separators. A longer sentence becomes a piece of its own.
 
     Example:
         >>> list(cut_documents([3], iter([(2,), (3,), (4,)]), limit=6))
@@ -124,7 +123,7 @@ def split_into_pieces(
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
     """Divide encoded documents into pieces of sentences, and yield each with source and target token IDs.
 
-    documents: number of sentences in each document. limit: maximum number of tokens in a piece.
+    ``documents`` holds the number of sentences in each document. A piece has at most ``limit`` tokens.
 
     In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
     yielded on its own (with None as the piece), so that the model learns to translate single sentences. In
@@ -159,12 +158,12 @@ def _join_tokens(sentences: Sequence[np.ndarray], separator: int) -> np.ndarray:
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Join sentences that are translated as one sequence, such as "a b <sep> c"."""
+    """Join sentences with ``<sep>`` into one sequence to translate, such as "a b <sep> c"."""
     return f" {SEPARATOR} ".join(sentences)
 
 
 def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
-    """Split a translation at ``<sep>`` into sentences, or return None unless it has ``sentences`` of them."""
+    """Split a translation at ``<sep>``. Return None if the result is not ``sentences`` nonempty sentences."""
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return parts if len(parts) == sentences and all(parts) else None
 

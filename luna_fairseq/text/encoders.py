@@ -28,7 +28,7 @@ WORDS = 100_000  # number of words whose pieces are cached
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_percent: float) -> None:
     """Raise InputError if more than ``max_percent`` of the tokens of a text are not in the dictionary.
 
-    unknown, tokens: number of unknown tokens and of all tokens of each text, by the text's name.
+    ``unknown`` and ``tokens`` map each text's name to its numbers of unknown tokens and of all tokens.
     """
     for name, number in unknown.items():
         if number > max_percent / 100 * tokens[name]:
@@ -44,13 +44,13 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print how many tokens of a text are unknown, if any. counts: "unknown" and all "tokens", by name."""
+    """Print how many tokens of a text are unknown, if any. ``counts`` has "unknown" and "tokens", by name."""
     if counts["unknown"][name]:
         print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
 
 class Encoder:
-    """Converts lines of text to the IDs of their subword pieces.
+    """Encoder that converts lines of text to the IDs of their subword pieces.
 
     Args:
         encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
@@ -97,10 +97,10 @@ def write_texts(
 ) -> Dict[str, Counter]:
     """Write encoded texts in fairseq's binary format, and return the number of their tokens.
 
-    texts: tuples of name, text, path without suffix, and dictionary. Parts of a text have the same name.
+    ``texts`` are tuples of name, text, path without suffix, and dictionary. Parts of a text have the same
+    name. The counters "tokens", "unknown" and "longest" (line) are keyed by name.
 
-    Returns the counters "tokens", "unknown" and "longest" (line), each by name. Raises InputError if more
-    than ``max_unknown`` percent of the tokens are unknown.
+    Raises InputError if more than ``max_unknown`` percent of the tokens are unknown.
     """
     dictionaries = {id(dictionary): dictionary for _, _, _, dictionary in texts}
     tables = {key: encoder.dictionary_indices(words) for key, words in dictionaries.items()}
@@ -130,7 +130,7 @@ def sentencepiece_encoder(model: Path) -> Encoder:
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder for plain text from any sentencepiece model, which encodes lines as a whole."""
+    """Build an encoder for plain text from any sentencepiece model. It encodes lines as a whole."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
     return Encoder(partial(map_batches, encode, workers=1), _sentencepiece_pieces(processor))
@@ -157,10 +157,7 @@ def words_encoder() -> Encoder:
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder from a function that splits a word into pieces.
-
-    IDs are in order of first occurrence.
-    """
+    """Build an encoder from a function that splits words into pieces. IDs are in order of occurrence."""
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:
@@ -181,7 +178,7 @@ def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
 
 
 def gpt2_symbols(encoder_json: Path) -> List[str]:
-    """Return the fairseq dictionary symbols of all GPT-2 pieces, their IDs: "0", "1", ..., "50256"."""
+    """Return GPT-2's token IDs as strings, "0" to "50256". fairseq uses them as dictionary symbols."""
     try:
         table: Dict[str, int] = json.loads(require_regular_file(encoder_json).read_text(encoding="utf-8"))
         return [str(number) for number in sorted(table.values())]

@@ -1,4 +1,4 @@
-"""Store encoded text in scratch files, and convert them to fairseq's indexed format.
+"""Storage of encoded text in scratch files, and conversion to fairseq's indexed format.
 
 Until the whole training text has been encoded, its dictionary is unknown. The scratch files therefore hold
 the piece IDs of the encoder. A ``table`` maps each piece ID to its index in the dictionary.
@@ -53,13 +53,13 @@ class EncodedText:
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
-        """Count the tokens that are not in a dictionary. table: dictionary index of each piece ID."""
+        """Count the tokens that are not in a dictionary. ``table`` maps piece IDs to dictionary indices."""
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
         """Write the text in fairseq's indexed format to ``PREFIX.bin`` and ``PREFIX.idx``.
 
-        table: dictionary index of each piece ID. Both files are byte-identical to the output of
+        ``table`` maps each piece ID to its dictionary index. Both files are byte-identical to the output of
         fairseq-preprocess.
         """
         dtype = best_fitting_int_dtype(len(dictionary))
@@ -122,7 +122,7 @@ def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, En
 def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
     """Load a split in fairseq's indexed format, such as ``data-bin/train``.
 
-    combine: concatenate the split and its numbered continuations, such as ``train1``.
+    With ``combine``, the split is concatenated with its numbered parts, such as ``train1``.
     """
     if not dataset_exists(str(path), impl=None):
         raise InputError(
@@ -134,7 +134,7 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
     """Return the sentences of a batch for which a boolean mask is True.
 
-    encoded: concatenated piece IDs of all sentences, and the length of each sentence.
+    ``encoded`` is the pair of all sentences' concatenated piece IDs and the length of each sentence.
     """
     ids, lengths = encoded
     return ids[np.repeat(mask, lengths)], lengths[mask]

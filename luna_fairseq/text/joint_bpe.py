@@ -1,4 +1,4 @@
-"""Learn a joint byte-pair encoding for two languages with sentencepiece, and build its fairseq dictionary."""
+"""Joint byte-pair encoding of two languages, learned with sentencepiece, and its fairseq dictionary."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _explain_error(message: str, vocab_size: int) -> str:
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
     """Build a fairseq dictionary of all pieces of a sentencepiece model and of symbols such as ``<sep>``.
 
-    counts: number of occurrences of each piece in the training text.
+    ``counts`` maps each piece to its frequency in the training text.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused

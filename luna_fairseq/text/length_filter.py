@@ -1,4 +1,4 @@
-"""Filter training pairs by length and length ratio, as in the corpus cleaning of Moses."""
+"""Filter of training pairs by length and length ratio, as in the corpus cleaning of Moses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class LengthFilter:
     def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
         """Return a mask [B], True for pairs that pass. Pairs with an empty side never pass.
 
-        dropped: number of dropped pairs by reason, updated in place.
+        ``dropped`` counts the dropped pairs by reason, and is updated in place.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         mask = np.ones(len(source), dtype=bool)

@@ -25,11 +25,11 @@ class Lexicon(NamedTuple):
     """Target pieces that may translate each source piece.
 
     Attributes:
-        candidates: target pieces by source piece.
-        languages: source and target language, such as "de-en"; "" if unknown.
-        source: number of entries and hash of the source dictionary, such as "8000-5140f07260ee51d5"; "" if
+        candidates: target pieces, keyed by source piece.
+        languages: source and target language, such as "de-en", or "" if unknown.
+        source: number of entries and hash of the source dictionary, such as "8000-5140f07260ee51d5", or "" if
             unknown.
-        target: number of entries and hash of the target dictionary; "" if unknown.
+        target: number of entries and hash of the target dictionary, or "" if unknown.
     """
 
     candidates: Mapping[str, Sequence[str]]

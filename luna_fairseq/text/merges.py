@@ -1,4 +1,4 @@
-"""Learn a joint byte-pair encoding of tokenized text with subword-nmt.
+"""Joint byte-pair encoding of tokenized text, learned with subword-nmt.
 
 A piece that does not end a word is marked with a trailing ``@@``, as in ``walk@@ ing``.
 """
@@ -19,8 +19,8 @@ from luna_fairseq.requirements import import_package
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
     """Learn a byte-pair encoding from tokenized text with subword-nmt, and return the codes file's content.
 
-    merges: maximum number of merge operations. A small text gives fewer, because only character sequences
-    that occur at least twice are merged.
+    ``merges`` is the maximum number of merge operations. A small text gives fewer, because only character
+    sequences that occur at least twice are merged.
     """
     words = Counter(chain.from_iterable(map(str.split, lines)))
     if all(len(word) == 1 for word in words):

@@ -1,4 +1,4 @@
-"""Limit the length of translations relative to their sources."""
+"""Limits of the length of translations relative to their sources."""
 
 from typing import Any, Dict, Mapping
 

@@ -62,8 +62,8 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: 
     Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have a few additional
     pieces, because the training text need not contain all of them.
 
-    strict: if False, up to a tenth of the symbols may be missing, with any number of additional pieces.
-    options: options of the tokenizer, whose file the message names.
+    If ``strict`` is False, up to a tenth of the symbols may be missing, with any number of additional pieces.
+    The message names the file in ``options``, the options of the tokenizer.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

@@ -1,4 +1,4 @@
-"""Convert the output of fairseq-generate for documents to one line per sentence.
+"""Conversion of fairseq-generate's output for documents to one line per sentence.
 
 Documents are translated in pieces: consecutive sentences, joined by the separator token ``<sep>``.
 """
@@ -42,7 +42,7 @@ def write_single_sentences(
 ) -> None:
     """Write the source sentences of document pieces as separate examples, to a new folder of fairseq data.
 
-    pieces: indices of the document pieces in the split ``subset`` of the folder ``data``.
+    ``pieces`` holds the indices of the document pieces in the split ``subset`` of the folder ``data``.
     """
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
@@ -67,10 +67,8 @@ def write_sentences(
 ) -> None:
     """Convert fairseq-generate's output for document pieces to an output with one hypothesis per sentence.
 
-    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence.
-
-    retranslated: separate translations of the sentences in pieces that :func:`find_mismatched_pieces`
-    returns.
+    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. The sentences of pieces that
+    :func:`find_mismatched_pieces` returns have the separate translations ``retranslated``.
     """
     texts, remaining, lines = lines_by_kind(generated), iter(retranslated), []
     sentence = 0
@@ -88,7 +86,7 @@ def write_sentences(
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the lengths in tokens of all examples of a split in one language, including end of sentence.
+    """Return the lengths in tokens, including end of sentence, of a split's examples in one language.
 
     The array is empty if the split has no text in this language.
     """

@@ -46,7 +46,7 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Translates the test text of a prepared data folder with a checkpoint, and scores the translation.
+    """Evaluation of a checkpoint: translate a prepared folder's test text, and score the translation.
 
     The constructor checks the options, and :meth:`run` does the work. Steps that an earlier run has finished
     are skipped.
@@ -130,7 +130,7 @@ class Evaluation:
         return settings
 
     def _write_ema(self) -> None:
-        """Write the moving average of the weights to the checkpoint ``ema.pt``, which is then evaluated."""
+        """Write the moving average of the weights to ``ema.pt``, the checkpoint to evaluate from here on."""
         averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
@@ -141,7 +141,7 @@ class Evaluation:
         self.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Return the length penalty with the best BLEU on the validation text, the first one of equals."""
+        """Return the length penalty with the best BLEU on the validation text, or the first of several."""
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
@@ -183,7 +183,7 @@ class Evaluation:
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
         """Write the source sentences of document pieces as separate examples, and return their data folder.
 
-        pieces: indices of the document pieces. The folder name contains the length penalty. An unchanged
+        ``pieces`` holds the indices of the pieces. The folder name contains the length penalty. An unchanged
         folder is not rewritten, because fairseq-generate would have to run again.
         """
         name = f"{subset}-singly-lenpen{penalty:g}"

@@ -1,4 +1,4 @@
-"""Read the output files of fairseq-generate, with the translations in sentence order."""
+"""Reader of fairseq-generate's output files, with the translations in sentence order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER_TEXT = 0.1
 class GenerateOutput:
     """Sources, references and best hypotheses read from an output file of fairseq-generate.
 
-    must_be_complete: an incomplete last line is an error. If False, this line is ignored.
+    If ``must_be_complete`` is True, an incomplete last line is an error. Otherwise, it is ignored.
 
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
@@ -44,7 +44,7 @@ class GenerateOutput:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
 
-        Raises InputError if hypotheses are missing, too many, or subword pieces.
+        Raises InputError if hypotheses are missing, are too many, or are subword pieces.
         """
         number = len(references)
         if not self.best:
@@ -79,12 +79,12 @@ class GenerateOutput:
     def compare(
         self, reference: Path, references: Sequence[str], source: Optional[Path], sources: Sequence[str]
     ) -> List[str]:
-        """Check that a reference and a source file match the text that was translated.
+        """Check that a plain reference and source contain the sentences that fairseq-generate has printed.
 
         Args:
-            reference: path of the plain reference, for messages.
+            reference: path of the plain reference, shown in messages.
             references: lines of the reference.
-            source: path of the plain source, for messages.
+            source: path of the plain source, shown in messages.
             sources: lines of the source. If empty, the source is not checked.
 
         Returns:
@@ -105,7 +105,7 @@ class GenerateOutput:
 
 
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
-    """Return the texts in an output of fairseq-generate, by kind of line and sentence number.
+    """Return the texts in an output of fairseq-generate, keyed by kind of line and sentence number.
 
     The kinds are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). With
     ``--nbest``, only the best hypothesis is included.
@@ -153,8 +153,8 @@ def _has_pieces(lines: Sequence[str]) -> bool:
 def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
     """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
-    This happens if both ``--bpe`` and ``--remove-bpe`` are given. plain, decoded: ``H-`` and ``D-`` lines by
-    number. In languages without spaces, nothing is lost.
+    This happens if both ``--bpe`` and ``--remove-bpe`` are given. ``plain`` and ``decoded`` are the ``H-``
+    and ``D-`` lines, keyed by number. In languages without spaces, nothing is lost.
     """
     return (
         bool(decoded)
@@ -168,7 +168,7 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
 def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
     """Compare the lines of a plain text file with the sentences in an output of fairseq-generate.
 
-    printed: printed sentence by number. label: kind of the printed lines, for messages.
+    ``printed`` maps a number to the printed sentence. Messages call the printed lines ``label``.
 
     Returns messages about lines that differ or could not be compared. Raises InputError if more than 10 %
     differ.

@@ -1,4 +1,4 @@
-"""Find the languages of a prepared data folder, whose codes may contain hyphens and dots."""
+"""Languages of a prepared data folder. Their codes may contain hyphens and dots."""
 
 from __future__ import annotations
 

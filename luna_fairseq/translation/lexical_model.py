@@ -30,7 +30,7 @@ class LexicalModel(NamedTuple):
     probabilities: np.ndarray
 
     def best(self, source: int, most: int) -> np.ndarray:
-        """Return the indices of up to ``most`` target pieces for a source piece, the most probable first."""
+        """Return the indices of up to ``most`` target pieces for a source piece, most probable first."""
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 
@@ -38,8 +38,8 @@ class LexicalModel(NamedTuple):
 def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_size: int) -> LexicalModel:
     """Estimate IBM model 1 with five iterations of expectation maximization.
 
-    pairs: sentence pairs as arrays of dictionary indices. The source includes the end-of-sentence symbol, the
-    target does not. target_size: size of the target dictionary.
+    ``pairs`` are sentence pairs as arrays of dictionary indices. The source includes the end-of-sentence
+    symbol, the target does not. ``target_size`` is the size of the target dictionary.
 
     A source piece that occurs several times in a sentence counts once. The memory use is about 40 bytes per
     combination of a source piece and a target piece in a sentence pair.

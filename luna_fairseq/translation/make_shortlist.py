@@ -46,7 +46,7 @@ def build_parser() -> CommandParser:
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     """Return the source and the target language of the training text in a folder, such as ("en", "de").
 
-    source, target: languages that the user has named, or None. Raises InputError if several pairs match.
+    ``source`` and ``target`` are the user's choice, or None. Raises InputError if several pairs match.
     """
     found = find_language_pairs(folder)
     if source is not None and target is not None:
@@ -144,9 +144,8 @@ def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any
     """Return a line with the percentage of validation target pieces that a shortlist would allow.
 
     A piece is allowed if it is a candidate for its source sentence. The line also has the mean number of
-    candidates per sentence.
-
-    path: file of the shortlist. texts: source and target validation text. source, target: their dictionaries.
+    candidates per sentence. ``path`` is the file of the shortlist, ``texts`` are the source and target
+    validation text, and ``source`` and ``target`` their dictionaries.
     """
     import torch
 

@@ -67,7 +67,10 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
-    """Load a checkpoint's model for inference, on the GPU if there is one. Return the model and its task."""
+    """Load a checkpoint's model for inference, on the GPU if there is one. Return the model and its task.
+
+    ``data`` is the folder with the dictionaries.
+    """
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give --path a checkpoint that fairseq-train wrote.")
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": str(data)})
@@ -76,7 +79,7 @@ def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
 
 
 def load_split(task: Any, split: str, batch_size: int) -> Tuple[int, Iterable[Any]]:
-    """Load a split of a fairseq task. Return its number of sentences, and its batches with a progress bar."""
+    """Load a split of a fairseq task. Return the number of sentences, and the batches with a progress bar."""
     task.load_dataset(split)
     dataset = task.dataset(split)
     if not len(dataset):
@@ -93,9 +96,9 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
     """Return (name, values of the H heads) for each learned position bias of an anchored Luna model.
 
-    Its attention prefers source tokens near an expected position. The values are the strengths of this
-    preference, the ratios of source to target length, and the gates that scale direct attention to source
-    tokens.
+    The attention of such a model prefers source tokens near an expected position. The values are the
+    strengths of this preference, the ratios of source to target length, and the gates that scale direct
+    attention to source tokens.
     """
     found = []
     for name, module in model.named_modules():
@@ -109,7 +112,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Measures how much of the source a decoder layer attends to through the packed sequence P.
+    """Statistics of how much of the source a decoder layer attends to through the packed sequence P.
 
     In pack attention, each row of P attends to all source positions, which include end-of-sentence symbols.
     """
@@ -131,8 +134,8 @@ class Coverage:
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
         """Add the pack attention weights [B, H, L, S] of a batch to the statistics.
 
-        B sentences, H heads, L rows of P, S source positions. padding_mask [B, S] and packed_mask [B, L] are
-        True at masked source positions and masked rows of P.
+        The batch has B sentences, H heads, L rows of P and S source positions. padding_mask [B, S] and
+        packed_mask [B, L] are True at masked source positions and masked rows of P.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])

@@ -1,4 +1,4 @@
-"""Write encoded sentence pairs in the format of fairseq's translation task, optionally in shards."""
+"""Writer of encoded sentence pairs in the format of fairseq's translation task, optionally in shards."""
 
 from __future__ import annotations
 
@@ -74,13 +74,18 @@ class PairData:
         Args:
             method: subword method, from :mod:`luna_fairseq.text.subword`.
             model: path of the learned subword model, such as ``sentencepiece.bpe.model``.
-            batches: function ``(split, encoder) -> iterator`` over batches [encoded source, encoded target].
+            batches: function ``(split, encoder) -> iterator`` over batches. A batch is a list of two items,
+                the encoded source and the encoded target.
             separators: additional dictionary symbols, such as ``<sep>``.
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            Counters ``tokens``, ``longest`` (line) and ``unknown`` by text, such as "train.en", ``dropped``
-            pairs by reason, and ``dictionary`` entries by language.
+            Dictionary of counts.
+
+            - ``tokens``, ``unknown``, ``longest``: numbers of tokens, of unknown tokens, and of tokens in the
+              longest line, each keyed by the name of a text, such as "train.en".
+            - ``dropped``: number of dropped pairs, keyed by reason.
+            - ``dictionary``: number of dictionary entries, keyed by language.
         """
         encoder = method.encoder(model)
         dropped: Counter = Counter()
@@ -107,9 +112,8 @@ class PairData:
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
         """Append the encoded pairs of a split to ``texts``, which has a text per split, language and folder.
 
-        Training pairs are filtered by length and distributed over the shards in turn.
-
-        dropped: number of dropped pairs by reason, updated in place.
+        Training pairs are filtered by length and distributed over the shards in turn. ``dropped`` counts the
+        dropped pairs by reason, and is updated in place.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0

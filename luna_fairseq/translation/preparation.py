@@ -1,4 +1,4 @@
-"""Prepare parallel text: check, tokenize, learn subwords and binarize (``luna-prepare-bitext``)."""
+"""Preparation of parallel text: check, tokenize, learn subwords and binarize (``luna-prepare-bitext``)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
 class Preparation:
-    """Prepares parallel text for fairseq in steps: tokenize, learn subwords, binarize.
+    """Preparation of parallel text for fairseq in steps: tokenize, learn subwords, binarize.
 
     Steps that an earlier run has finished are skipped.
 
@@ -172,7 +172,7 @@ class Preparation:
     def check_positions(self, options: Mapping[str, str]) -> None:
         """Raise InputError if a validation or test line exceeds the model's maximum sequence length.
 
-        options: options of fairseq-train that set this length. fairseq would reject such a text only after
+        The fairseq-train options ``options`` set this length. fairseq would reject the text only after
         training.
         """
         for split in self.text:
@@ -204,10 +204,7 @@ class Preparation:
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text and write it.
-
-        Return the file name, and no counts.
-        """
+        """Learn the subword model from the training text, and write it. Return the file name (no counts)."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -218,7 +215,7 @@ class Preparation:
         """Encode all splits, and write the data folder, plain validation and test text, and checksums.
 
         Return the paths of the written files, relative to the data folder, and the counts of
-        :meth:`PairData.write` with the number of document ``pieces`` by split.
+        :meth:`PairData.write` with the number of document ``pieces``, keyed by split.
         """
         remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []
@@ -238,7 +235,7 @@ class Preparation:
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
         """Encode a split, and yield batches [source, target] of sentence pairs.
 
-        If documents are prepared, the pairs are document pieces: several consecutive sentences, joined by a
+        If documents are prepared, the pairs are document pieces: several consecutive sentences, joined with a
         separator.
         """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
@@ -258,7 +255,7 @@ class Preparation:
             yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
-        """Write pairs of lines to a file per language, ``FOLDER/SPLIT.LANG``. Return the two file names."""
+        """Write pairs of lines to one file per language, ``FOLDER/SPLIT.LANG``. Return the two file names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
         with replacing_lines([self.options.destdir / name for name in names]) as files:
             for pair in pairs:

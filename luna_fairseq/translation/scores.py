@@ -1,7 +1,7 @@
-"""Compute BLEU and chrF of plain text with sacreBLEU, and BLEU of Moses tokens with split hyphens.
+"""BLEU and chrF of plain text, computed with sacreBLEU, and BLEU of Moses tokens with split hyphens.
 
-The literature on WMT'14 English-German reports the BLEU of Moses tokens. It is 0.6 to 1 higher than the
-BLEU of the same translations as plain text.
+The literature on WMT'14 English-German reports the BLEU of Moses tokens. It is 0.6 to 1 higher than the BLEU
+of the same translations as plain text.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Translations:
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
     """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses.
 
-    subject, remedy: beginning and end of the error message.
+    The error message begins with ``subject`` and ends with ``remedy``.
     """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
@@ -169,7 +169,7 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
     """Compute BLEU and chrF of plain text with sacreBLEU.
 
-    If ``test_set`` is given, InputError is raised unless the references are those of the test set.
+    If ``test_set`` is given, raises InputError unless the references are those of the test set.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -222,7 +222,7 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU. The result has another name, and ``suffix`` added to its signature."""
+    """Compute BLEU with sacreBLEU. Name the result ``name``, and append ``suffix`` to its signature."""
     metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
@@ -240,8 +240,8 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
     Hypotheses that were generated as Moses tokens are scored as they are, and plain text is tokenized first.
-    If ``test_set`` is given, InputError is raised unless the references have as many tokens as those of the
-    test set.
+    If ``test_set`` is given, raises InputError unless the references have as many tokens as those of the test
+    set.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -260,7 +260,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
 
 
 def _tokenize_moses(line: str, language: str) -> str:
-    """Tokenize a line of plain text with Moses and split its hyphens, as for published results.
+    """Tokenize a line of plain text with Moses and split its hyphens, as in published results.
 
     Typographic apostrophes are converted to ``'``. Other punctuation is not normalized.
     """

@@ -1,4 +1,4 @@
-"""Read the SGML files in which WMT's test sets up to 2020 are published.
+"""Reader of the SGML files in which WMT's test sets up to 2020 are published.
 
 The files are not valid XML, so XML parsers reject them.
 """
@@ -41,7 +41,7 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Return the (source text, reference text) pairs of two SGML files, which must have the same segments."""
+    """Return the (source text, reference text) pairs of two SGML files. Both must have the same segments."""
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):
         if (document, number) != (other_document, other_number):

@@ -90,10 +90,9 @@ PARTS = (
 def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
     """Convert the published archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
 
-    archives: archive of each corpus. published: check that each corpus has the published number of lines.
-
-    The files are created only after all archives have been read successfully. Returns the number of pairs per
-    corpus.
+    ``archives`` maps each corpus to its archive. With ``published``, each corpus must have the published
+    number of lines. The files are created only after all archives have been read successfully. Returns the
+    number of pairs per corpus.
     """
     counts = {}
     with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:

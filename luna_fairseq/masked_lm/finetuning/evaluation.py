@@ -1,4 +1,4 @@
-"""Evaluate a fine-tuned checkpoint on a split of its task (``luna-evaluate-task``)."""
+"""Evaluation of a fine-tuned checkpoint on a split of its task (``luna-evaluate-task``)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evaluate(
 def _describe_truncation(task: Any, split: str) -> str:
     """Make a task truncate long examples as in training, and return a note on their number.
 
-    Such a note is " (4 were truncated to the model's 512 positions)", or "" if no example is too long.
+    The note, such as " (4 were truncated to the model's 512 positions)", is "" if no example is too long.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -71,7 +71,10 @@ def _describe_truncation(task: Any, split: str) -> str:
 
 
 def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
-    """Load a fine-tuned checkpoint for a prepared task. Return its model, configuration and fairseq task."""
+    """Load a fine-tuned checkpoint for a prepared task. Return its model, configuration and fairseq task.
+
+    Raise InputError if it was fine-tuned on another task.
+    """
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     options = state["cfg"]["task"]

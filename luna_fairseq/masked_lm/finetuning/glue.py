@@ -61,7 +61,7 @@ class GlueTask(FineTuningTask):
     def _find_columns(self, first_line: Sequence[str], path: Path, split: str) -> Sequence[str]:
         """Return the names of the columns in a file, and raise InputError if a required one is missing.
 
-        first_line: fields of the first line, which is the header unless the task has ``headerless_columns``.
+        The fields of the ``first_line`` are the header, unless the task has ``headerless_columns``.
         """
         names = [name.strip() for name in first_line]
         needed = self.text_columns if split.startswith("test") else (*self.text_columns, self.label_column)
@@ -76,7 +76,7 @@ class GlueTask(FineTuningTask):
         )
 
     def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Convert a line, given as fields by column, to an example. The label is None without its column."""
+        """Convert a line, given as fields keyed by column, to an example. Test sets have no label."""
         texts = tuple(row[name].strip() for name in self.text_columns)
         if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Convert a fine-tuning task's published files to fairseq's format (``luna-prepare-task``)."""
+"""Conversion of a fine-tuning task's published files to fairseq's format (``luna-prepare-task``)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VERSION = 2
 
 
 class TaskPreparation:
-    """Converts the published files of a fine-tuning task into the folders that fairseq reads."""
+    """Conversion of the published files of a fine-tuning task into the folders that fairseq reads."""
 
     def __init__(self, options: TaskOptions) -> None:
         self.options = options
@@ -81,7 +81,7 @@ class TaskPreparation:
     def _check_unknown(self, unknown: Mapping[str, int], tokens: Mapping[str, int]) -> None:
         """Raise InputError if more than ``--max-unknown`` percent of the tokens of a split are unknown.
 
-        unknown, tokens: number of unknown tokens and of all tokens by split.
+        ``unknown`` and ``tokens`` are the numbers of unknown tokens and of all tokens, keyed by split.
         """
         if self.tokenizer:  # a dictionary of words may be incomplete
             check_unknown(unknown, tokens, self.options.max_unknown)

@@ -1,4 +1,4 @@
-"""Write and read the folder of a prepared task, for fairseq's sentence_prediction or sentence_ranking."""
+"""Folder of a prepared task, for fairseq's task sentence_prediction or sentence_ranking."""
 
 from __future__ import annotations
 
@@ -47,10 +47,7 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedTask:
-        """Read ``task.json`` from a folder that luna-prepare-task wrote.
-
-        Raise InputError if it is missing.
-        """
+        """Read ``task.json`` from a folder of luna-prepare-task. Raise InputError if the file is missing."""
         path = folder / DESCRIPTION
         check_files(path)
         try:
@@ -62,7 +59,7 @@ class PreparedTask:
 
 
 class PreparedWriter:
-    """Writes the folder of a prepared task. Files appear in the folder only when :meth:`finish` is called.
+    """Writer of the folder of a prepared task. Files appear in the folder only when :meth:`finish` is called.
 
     Attributes:
         tokens: number of tokens per split.
@@ -85,7 +82,10 @@ class PreparedWriter:
             dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """Encode the examples of a split, and write them to a temporary folder."""
+        """Encode the examples of a split, and write them to the folder ``self.temporary``.
+
+        Labels are written only if all examples have one. The counts and the description are updated.
+        """
         lengths = []
         for number in range(self.task.inputs):
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
@@ -115,7 +115,7 @@ class PreparedWriter:
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
         """Return the number of tokens [B] in the model input of each example (with its longest candidate).
 
-        pieces: number of subword pieces [N, B] in each of the N texts of the examples.
+        ``pieces`` [N, B] holds the number of subword pieces in each of the N texts of the examples.
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
@@ -146,7 +146,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines to fairseq's binary files. Return the piece count of each line, and of unknown pieces."""
+    """Encode lines to fairseq's binary files. Return each line's piece count, and the unknown piece count."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

@@ -1,4 +1,4 @@
-"""Read the model options from a pretrained checkpoint, so that fairseq-train builds the same model."""
+"""Model options of a pretrained checkpoint, with which fairseq-train builds the same model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,10 @@ class PretrainedCheckpoint:
                 raise InputError(f"{name} after --: {self.path} determines this option. Remove it.")
 
     def check_dictionary(self, path: Path) -> None:
-        """Raise InputError if a dictionary file, which lacks ``<mask>``, differs from the checkpoint's."""
+        """Raise InputError if a dictionary file differs from the checkpoint's dictionary.
+
+        ``<mask>`` is ignored, because the file does not contain it.
+        """
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do
         check_fingerprints(self.path, self.fingerprints, {"source": fingerprint(dictionary)})

@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained model with every setting in a sweep (``luna-finetune``)."""
+"""Fine-tuning of a pretrained model with every setting in a sweep (``luna-finetune``)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEST = "checkpoint_best.pt"
 
 
 class FineTuning:
-    """Runs a sweep: fine-tunes one pretrained checkpoint on one task with several hyperparameters.
+    """Sweep that fine-tunes one pretrained checkpoint on one task with several hyperparameters.
 
     The folder of the sweep contains one folder per run, and ``finetune.json``, the record of finished runs.
     """
@@ -92,7 +92,7 @@ class FineTuning:
                 )
 
     def _train_and_evaluate(self, name: str, setting: Setting) -> Dict[str, float]:
-        """Train a run, unless it is finished, and return its validation metrics. Empty if it diverged."""
+        """Train a run, unless it is finished, and return its validation metrics, or {} if it diverged."""
         folder = self.options.out / name
         options = self._train_options(folder, setting)
         files = sorted(path for path in self.options.data.glob("*/*") if path.is_file())

@@ -1,4 +1,4 @@
-"""Base class of fine-tuning tasks, which defines their published files, labels and metrics."""
+"""Base class of fine-tuning tasks, with their published files, labels and metrics."""
 
 from __future__ import annotations
 

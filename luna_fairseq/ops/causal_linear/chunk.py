@@ -21,9 +21,10 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute causal linear attention over a whole sequence chunk by chunk, in linear memory.
+    """Compute causal linear attention over a whole sequence, chunk by chunk, in linear memory.
 
-    See :func:`naive_causal_linear` for the formula and the arguments, with shapes as for [B, H] heads.
+    The features x and y are [B, H, T, M], the values z [B, H, T, N], ``log_decay`` [B, H, T], and ``state``
+    [B, H, M, N]. See :func:`naive_causal_linear`.
     """
     with torch.autocast(x.device.type, enabled=False):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
@@ -96,15 +97,15 @@ class Chunk(NamedTuple):
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Multiply dot products [n, c, c] of positions t and j by the decay, and set j > t to 0, in place."""
+        """Decay dot products [n, c, c] of positions t and j in place, and set them to 0 for j > t."""
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
-        """Multiply a state, or the gradient of a state, by the decay over the whole chunk."""
+        """Multiply a state, or the gradient of a state, by the decay (if any) accumulated over the chunk."""
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state [n, M, N] after the chunk, ``decay * state + y^T z``, given the one before."""
+        """Return the state [n, M, N] after the chunk, ``decay * state + y^T z``, given the previous one."""
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
@@ -163,8 +164,8 @@ class _ChunkCausalLinear(Function):
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Compute the gradients of all tensors in ``inputs``, in the order of its fields.
 
-    None if a field is None. grad: gradient [n, T, N] of the output of n heads at T positions. The chunks are
-    processed from the last to the first.
+    The gradient of a field that is None is None. ``grad`` [n, T, N] is the gradient of the output of n heads
+    at T positions. The chunks are processed from the last to the first.
     """
     slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
@@ -192,8 +193,8 @@ def chunk_gradients(
 ) -> Tuple[ChunkGradients, Tensor]:
     """Compute the gradients of the inputs of one chunk, and of the state [n, M, N] before the chunk.
 
-    grad: gradient [n, c, N] of the chunk's output. state_before, state_after: states before and after the
-    chunk; the latter is used only with decay. grad_after: gradient of the state after the chunk.
+    ``grad`` [n, c, N] is the gradient of the chunk's output, and ``grad_after`` that of the state after the
+    chunk. ``state_before`` and ``state_after`` are the two states; ``state_after`` is used only with decay.
     """
     products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
     grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))

@@ -1,4 +1,4 @@
-"""Naive causal linear attention: the formula, as a loop over positions. It is the reference of tests."""
+"""Naive causal linear attention: the formula as a loop over positions, as a reference for tests."""
 
 from typing import List, Optional
 

@@ -33,9 +33,9 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 class KeysValues(NamedTuple):
     """Pair of tensors, one for the keys and one for the values of causal Luna attention.
 
-    A pair holds the keys and values [N, c, K] of a chunk, or the sums of ``a_j^T k_j`` and ``a_j^T v_j`` over
-    earlier positions [N, L, K] (a state), or the gradients of one of these. In tied attention ``values`` is
-    None, and a pair of gradients holds the sum of both gradients in ``keys``.
+    A pair holds the keys and values [N, c, K] of a chunk, a state, or the gradients of one of these. A state
+    has the sums [N, L, K] of ``a_j^T k_j`` and ``a_j^T v_j`` over earlier positions. In tied attention
+    ``values`` is None, and a pair of gradients holds the sum of both gradients in ``keys``.
     """
 
     keys: Tensor
@@ -51,7 +51,7 @@ class KeysValues(NamedTuple):
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Return the pair ``function(*keys)``, ``function(*values)`` for the keys and values of all pairs."""
+    """Return the pair of ``function(*keys)`` and ``function(*values)`` for the members of ``pairs``."""
     keys = function(*[pair.keys for pair in pairs])
     if pairs[0].values is None:
         return KeysValues(keys, None)
@@ -99,7 +99,7 @@ class Inputs(NamedTuple):
 class Chunk(NamedTuple):
     """Inputs of one chunk of c positions, in float32 or float64. See :class:`Inputs` for the tensors.
 
-    ``inputs`` are the keys and values, and ``decay`` the decay factors between positions, if there is decay.
+    ``inputs`` holds the keys and values, and ``decay`` the decay factors between positions, if there are any.
     """
 
     q: Tensor
@@ -111,7 +111,7 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return x_t . y_j [N, c, c] for j <= t, multiplied by the decay from j to t, otherwise 0.
+        """Return x_t . y_j [N, c, c], multiplied by the decay from j to t, for j <= t, and 0 for j > t.
 
         x and y are [N, c, M] for N heads and c positions of the chunk.
         """
@@ -119,28 +119,28 @@ class Chunk(NamedTuple):
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply the vectors x [N, c, M] of all positions by the decay since the start of the chunk."""
+        """Multiply each position of x [N, c, M] by the decay (if any) since the start of the chunk."""
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply the vectors x [N, c, M] of all positions by the decay to the end of the chunk."""
+        """Multiply each position of x [N, c, M] by the decay (if any) to the end of the chunk."""
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:
-        """Multiply a state, or the gradient of a state, by the decay over the whole chunk."""
+        """Multiply a state, or the gradient of a state, by the decay (if any) accumulated over the chunk."""
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Multiply x [N, c, L] by the dropout factors and by 1 / t, for each position t of the chunk."""
+        """Apply dropout to x [N, c, L], and multiply each position t by 1 / t."""
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
         """Compute the sums ``a_j^T k_j`` and ``a_j^T v_j`` over all positions up to the end of the chunk.
 
-        before: sums up to the start of the chunk, or None if there are no earlier positions. With decay, they
-        are multiplied by the decay over the chunk.
+        ``before`` holds the sums up to the start of the chunk, or None if there are no earlier positions.
+        With decay, these sums are multiplied by the decay over the chunk.
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
@@ -151,9 +151,9 @@ class Chunk(NamedTuple):
 
 
 class ChunkResults(NamedTuple):
-    """Results of the forward pass: output [N, c, K], and softmax weights [N, c, L] before dropout.
+    """Output [N, c, K] and softmax weights [N, c, L] before dropout of the forward pass for one chunk.
 
-    For N heads of width K, c positions and L rows of the packed sequence P.
+    Shapes: N heads of width K, c positions, L rows of the packed sequence P.
     """
 
     output: Tensor
@@ -179,9 +179,10 @@ class ChunkGradients(NamedTuple):
 
 
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
-    """Return the output [N, c, K] of one chunk, and the softmax weights [N, c, L] before dropout.
+    """Compute the output [N, c, K] of one chunk, and its softmax weights [N, c, L] before dropout.
 
-    ``before`` has the sums over all earlier positions (None if there are none).
+    Shapes: N heads of width K, c positions in the chunk, L rows of P. ``before`` holds the sums of
+    ``a_j^T k_j`` and ``a_j^T v_j`` over all earlier positions j (None if there are none).
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -209,8 +210,8 @@ def chunk_backward(
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
     """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
 
-    softmax: weights from :func:`chunk_forward`. grad: gradient of the output. grad_after: gradient of the
-    state after the chunk, None for the last chunk.
+    ``softmax`` holds the weights from :func:`chunk_forward`. ``grad`` is the gradient of the output, and
+    ``grad_after`` that of the state after the chunk, None for the last chunk.
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None
@@ -275,8 +276,8 @@ def key_value_gradients(
 ) -> KeysValues:
     """Compute the gradients ``key_factor^T q`` of the keys and ``value_factor^T grad`` of the values.
 
-    The results are added to ``start``, unless it is None. If ``is_tied``, keys and values are the same
-    tensor, and both products are added to the gradient of the keys.
+    If ``start`` is given, the results are added to it. If ``is_tied``, keys and values are the same tensor,
+    and both products are added to the gradient of the keys.
     """
     to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
     keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)
@@ -299,8 +300,8 @@ def chunk_causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention chunk by chunk. See :func:`luna_fairseq.ops.causal_luna`.
 
-    state: sums over earlier positions. Given a state, keys and values are processed separately even if they
-    are tied.
+    If ``state``, the sums over earlier positions, is given, keys and values are processed separately even if
+    they are tied.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]

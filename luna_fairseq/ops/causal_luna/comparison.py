@@ -1,4 +1,4 @@
-"""Comparison of an implementation of causal Luna attention with the chunkwise one on random inputs.
+"""Comparison of an implementation of causal Luna attention with the chunkwise one, on random inputs.
 
 The Triton kernels must pass the comparison before their first use.
 """
@@ -58,8 +58,8 @@ def draw_sample(
 ) -> Sample:
     """Draw random inputs with a fixed seed, without changing torch's global generator.
 
-    B examples, H heads, T positions, head width K, L rows of P. With ``has_decay``, H must be even, because
-    the two values of ``LOG_DECAY`` alternate between the heads.
+    The sizes are B examples, H heads, T positions, head width K and L rows of P. With ``has_decay``, H must
+    be even, because the two values of ``LOG_DECAY`` alternate between the heads.
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
@@ -72,9 +72,9 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
     """Compare outputs and gradients with those of the chunkwise implementation in float64.
 
     In float32 the chunkwise implementation itself could be too inexact, because torch may use TF32 on a GPU.
-    The inputs must have two examples; the first third of the first one is padding. Returns a clause such as
-    "its output differs by 1.0e-01 from that of the chunkwise implementation", or "" if all differences are
-    within ``TOLERANCE``.
+    The inputs must have two examples, and the first third of the first one must be padding. Return a clause
+    such as "its output differs by 1.0e-01 from that of the chunkwise implementation", or "" if all
+    differences are within ``TOLERANCE``.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
@@ -97,7 +97,7 @@ def output_and_gradients(
 ) -> Tuple[Optional[Tensor], ...]:
     """Return the output, and the gradients of q, k, v, pack_weights and log_decay (None if absent).
 
-    implementation: function with the arguments of :func:`luna_fairseq.ops.causal_luna`, such as ``options``.
+    ``implementation`` has the arguments of :func:`luna_fairseq.ops.causal_luna`, including ``options``.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]
@@ -108,10 +108,10 @@ def output_and_gradients(
 
 
 def check_triton_results(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, has_decay: bool) -> None:
-    """Compare the Triton kernels with the chunkwise implementation before their first use, on random inputs.
+    """Compare the Triton kernels with the chunkwise implementation on random inputs, before their first use.
 
-    Comparisons are repeated for another device, dtype, head width or packed length (rounded up to a power of
-    two). Raises InputError if the kernels fail or their results differ.
+    Each device, dtype, head width and packed length (rounded up to a power of two) is compared once. Raise
+    InputError if the kernels fail or their results differ.
     """
     if not is_recording_graph() and q.numel() and supports_triton(q, k, v, pack_weights):
         L = 1 << (pack_weights.size(-1) - 1).bit_length()

@@ -18,9 +18,9 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return ``log_decay * t`` in float64, [B or 1, H, T, 1], where t counts the positions without padding.
+    """Return ``log_decay * t`` [B or 1, H, T, 1] in float64, where t counts the positions without padding.
 
-    log_decay: [H]. q: queries [B, H, T, K], used for T and the device. key_padding_mask: [B, T].
+    ``log_decay`` is [H] and ``key_padding_mask`` [B, T]. Only the length T and the device of q are used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
@@ -28,7 +28,7 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
     """Return ``sum_{d < t} exp(log_decay d)`` [B or 1, H, T, 1], the sum of the decay factors at position t.
 
-    log_decay: [H]. steps: number t of each position.
+    ``log_decay`` is [H], and ``steps`` holds the number t of each position.
     """
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
@@ -50,7 +50,7 @@ def decay_totals(log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tenso
 
 
 class _DecayTotals(Function):
-    """Autograd function of :func:`decay_totals`, whose derivative takes half of autograd's operator calls."""
+    """Autograd function of :func:`decay_totals`, with a derivative that needs half as many operator calls."""
 
     @staticmethod
     def forward(ctx: Any, log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
@@ -103,8 +103,8 @@ class ChunkDecay(NamedTuple):
 def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype, is_only: bool = False) -> ChunkDecay:
     """Compute the decay factors of one chunk, given the cumulative log decay ``total`` [n, T, 1].
 
-    span: slice of the positions of the chunk. is_only: the chunk is the whole sequence, and there is no state
-    of earlier positions.
+    ``span`` selects the positions of the chunk. ``is_only`` is True if the chunk is the whole sequence,
+    without earlier positions.
     """
     inside = total if is_only else total[:, span]
     # The exponential from a later position to an earlier position may be infinite; tril_ removes it.
@@ -125,7 +125,7 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply as :func:`scale`, in place."""
+    """Multiply matrices by factors as :func:`scale` does, but in place."""
     if x.size(0) == factor.size(0):
         return x.mul_(factor)
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)
@@ -133,5 +133,5 @@ def scale_(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def sum_over_examples(x: Tensor, n: int) -> Tensor:
-    """Sum matrices [N, R, S] over the examples: entry i of [n, R, S] is ``x[i] + x[i + n] + ..``."""
+    """Sum matrices [N, R, S] over examples: entry i of the result [n, R, S] is ``x[i] + x[i + n] + ..``."""
     return x.unflatten(0, (-1, n)).sum(dim=0)

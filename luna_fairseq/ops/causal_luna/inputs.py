@@ -31,7 +31,7 @@ class CausalLunaState(NamedTuple):
     Attributes:
         key_sum: sum [B, H, K, L] of the outer products k_j^T a_j over positions j, in float32 or float64.
         value_sum: sum [B, H, L, K] of the outer products a_j^T v_j over positions j, in float32 or float64.
-            None if keys and values are the same tensors (tied): it is then the transpose of ``key_sum``.
+            None if keys and values are the same tensors (tied), so that it equals ``key_sum`` transposed.
         steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
             precision would stop at 2,048. None in a decoder, which stores this number once for all layers as
             ``DecoderState.count``, and passes it on as :class:`TokenCounts`.
@@ -42,7 +42,7 @@ class CausalLunaState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def values(self) -> Tensor:
-        """Return the value sum, also if it is the transpose of the key sum."""
+        """Return the value sum. If it is not stored, it equals the transposed key sum."""
         return self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
 
 
@@ -65,9 +65,9 @@ class TokenCounts(NamedTuple):
     def compute(
         cls, earlier: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
-        """Return the counts after ``length`` more positions, without the padding in padding_mask [B, length].
+        """Return the counts after ``length`` more positions, without padding (padding_mask [B, length]).
 
-        dtype: dtype of the keys. The sums have this dtype, or float32 if the keys are in half precision.
+        The sums have the dtype of the keys, ``dtype``, or float32 if the keys are in half precision.
         """
         steps = earlier + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
@@ -91,8 +91,8 @@ PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """Compute the pack weights omega(pack_k pack_q^T / sqrt(K)) of causal Luna attention (Luna, section 3.3).
 
-    pack_q: projected P [B, H, L, K], not yet scaled. pack_k: projected input [B * n, H, T, K], where the n
-    adjacent hypotheses of a sentence share its P.
+    ``pack_q`` [B, H, L, K] is the projected P, unscaled. ``pack_k`` [B * n, H, T, K] is the projected input,
+    where the n adjacent hypotheses of a sentence share its P. ``activation`` names omega.
 
     Returns:
         The weights [B * n, H, T, L] in float32 (float64 for float64 inputs), because they are summed over
@@ -129,7 +129,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
     """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys.
 
-    pack_q: projected P [B, H, L, K]. key: key projection, split into heads.
+    ``pack_q`` is the projected P [B, H, L, K], and ``key`` the key projection, split into heads.
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
@@ -158,7 +158,7 @@ PACK_WEIGHT_FORMS = FormTable(
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Set the pack weights [B, H, T, L] of padding to zero, so that it does not contribute to the sums."""
+    """Set the pack weights [B, H, T, L] of padding to zero, so that the sums do not contain padding."""
     if key_padding_mask is None:
         return pack_weights
     return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)
@@ -167,7 +167,7 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Count the positions up to and including each position of q [B, H, T, K], excluding padding.
 
-    key_padding_mask: mask [B, T], True at padding. The counts are integers [B or 1, 1, T, 1], 0 before the
+    ``key_padding_mask`` [B, T] is True at padding. The counts are integers [B or 1, 1, T, 1], 0 before the
     first token.
     """
     if key_padding_mask is None:
@@ -178,8 +178,8 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the number t of positions so far, excluding padding, but at least 1, to divide by.
+    """Return the divisor t: the number of positions so far, excluding padding, but at least 1.
 
-    It is the t of equation 7 of the Luna paper. :func:`count_positions` describes the arguments.
+    Equation 7 of the Luna paper defines t. :func:`count_positions` describes the arguments.
     """
     return count_positions(q, key_padding_mask).clamp(min=1)

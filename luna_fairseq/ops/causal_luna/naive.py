@@ -1,6 +1,6 @@
 """Naive causal Luna attention: the definition (Luna, section 3.3), with the function f of equation 7.
 
-Slow, and the reference of tests. Letters are those of :func:`luna_fairseq.ops.causal_luna`.
+It is slow, and the reference for tests. :func:`luna_fairseq.ops.causal_luna` defines the letters.
 """
 
 from functools import partial
@@ -17,7 +17,7 @@ from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
     """Compute ``x_t (1/t) sum_{j<=t} y_j^T z_j`` [.., T, N], the function f of equation 7 of the Luna paper.
 
-    x and y are [.., T, M], and z is [.., T, N]. steps: divisor t [.., T, 1] of each position.
+    x and y are [.., T, M], and z is [.., T, N]. ``steps`` [.., T, 1] is the divisor t of each position.
     """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps

@@ -2,7 +2,7 @@
 
 A sum over earlier positions is a masked product within a chunk, plus a product with the sums over all earlier
 chunks. Both are batched matrix products, and autograd derives the backward pass. The chunkwise implementation
-computes the same sums one chunk after the other, which saves memory and suits the caches of a CPU.
+computes the same sums one chunk after the other. It saves memory and suits the caches of a CPU.
 
 Shapes: batch size B, H heads, N chunks of C positions, head width K, and L rows of the packed sequence P.
 """

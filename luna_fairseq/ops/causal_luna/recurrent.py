@@ -53,8 +53,8 @@ def recurrent_causal_luna(
 
     See :func:`luna_fairseq.ops.causal_luna` for the tensors.
 
-    state: state returned by the previous call. counts: result of :meth:`TokenCounts.compute`, which layers
-    can share.
+    ``state`` is the state returned by the previous call. ``counts``, the result of
+    :meth:`TokenCounts.compute`, may be shared by all layers.
 
     Example:
         >>> import torch
@@ -106,8 +106,8 @@ def update_state(
 ) -> CausalLunaState:
     """Return the state with new positions added to its sums (a new state if ``state`` is None).
 
-    If ``v`` is the same tensor as ``k`` (tied), in all earlier calls too, the value sum is a view of the key
-    sum. counts: numbers of positions, the new ones included.
+    If ``v`` is the same tensor as ``k`` (tied), now and in all earlier calls, the value sum is a view of the
+    key sum. ``counts`` holds the numbers of positions, including the new ones.
     """
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]

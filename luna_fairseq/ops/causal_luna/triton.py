@@ -25,7 +25,7 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return why the kernels do not support these inputs ("heads of 256 are wider than 128"), or ""."""
+    """Return the reason why these inputs are not supported ("heads of 256 are wider than 128"), or ""."""
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
     if K > MAX_HEAD_WIDTH:
@@ -69,9 +69,9 @@ def triton_causal_luna(
     """Compute causal Luna attention with fused Triton kernels. See :func:`luna_fairseq.ops.causal_luna`.
 
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
-    Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
-    inputs use three tf32 products each, which matches float32 up to rounding. Inputs are copied if their
-    strides differ from those of ``q``.
+    Other products with half-precision inputs use tf32 (10 bits of fraction). Each product of float32 inputs
+    uses three tf32 products, so that it matches float32 up to rounding. Inputs are copied if their strides
+    differ from those of ``q``.
 
     Raises:
         ValueError: The device, the dtype or the sizes are not supported, or q, k and v differ in dtype.
@@ -201,9 +201,9 @@ class CausalLunaFunction(torch.autograd.Function):
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
     """Convert negative log decays ("ages") from sequences to chunks and segments.
 
-    ages: [B, H, T], since the start of the sequence. plan: result of :func:`make_plan`, which divides
-    positions into chunks and segments. Return the age of each position since the start of its chunk, and the
-    negative log decay over each segment (its span). Both are None without decay.
+    ``ages`` [B, H, T] are accumulated since the start of the sequence. ``plan``, the result of
+    :func:`make_plan`, divides positions into chunks and segments. Return the age of each position since the
+    start of its chunk, and the negative log decay over each segment (its span). Both are None without decay.
     """
     if ages is None:
         return None, None
@@ -220,7 +220,7 @@ def make_dense(x: Tensor) -> Tensor:
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return ``x`` with the same strides as ``q``, copying it if needed. None stays None."""
+    """Return ``x`` with the same strides as ``q``, copying it if needed. Return None if ``x`` is None."""
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
@@ -229,7 +229,7 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
     """Return the arguments shared by all kernels, keyed by their names in the kernels.
 
-    tensors, numbers: tensors and sizes by name. Their strides, the precision and scratch memory are added.
+    The strides of the ``tensors``, the precision and scratch memory are added to ``tensors`` and ``numbers``.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -248,7 +248,7 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
     """Launch a Triton kernel with ``blocks`` programs for each segment of each head.
 
-    ``values`` and ``more`` are arguments by name, of which the kernel receives those that it takes.
+    The kernel receives those of the arguments ``values`` and ``more`` (keyed by name) that it takes.
     """
     values = {**values, **more}
     q = values["q"]
@@ -260,7 +260,7 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
     """Return the options ``num_warps``, ``num_stages`` and ``maxnreg`` with which Triton compiles a kernel.
 
-    values: arguments of the kernel by name, of which the sizes L and BLOCK_K determine the options.
+    They depend on the sizes L and BLOCK_K in ``values``, the arguments of the kernel keyed by name.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

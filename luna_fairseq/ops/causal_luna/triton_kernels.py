@@ -104,7 +104,7 @@ def load_rows(x, stride, row_mask, first, L, BLOCK_L):
 def load_chunk(x, offsets, mask, POLICY):
     """Load a chunk [BLOCK_T, BLOCK_K] of elements from the address x plus ``offsets``, or 0 outside ``mask``.
 
-    Offsets and mask have the same shape as the chunk. POLICY: cache eviction policy.
+    Offsets and mask have the same shape as the chunk. POLICY is the cache eviction policy.
     """
     return tl.load(x + offsets, mask=mask, other=0.0, eviction_policy=POLICY)
 
@@ -144,8 +144,8 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
     """Load the factors 1/t and the cumulative decay of the BLOCK_T positions t of a chunk.
 
     Return the factors [BLOCK_T], the ages [BLOCK_T], which are negative log decays since the start of the
-    chunk, and the age of the last position. row: index of the first position over all heads, and ``start`` in
-    its sequence. Without ``reciprocal``, 1/t is computed from the position. Without ``ages``, all ages are 0.
+    chunk, and the age of the last position. The first position has the index ``row`` over all heads and
+    ``start`` in its sequence. 1/t is computed if ``reciprocal`` is None. Without ``ages``, all ages are 0.
     """
     offsets = row + tl.arange(0, BLOCK_T)
     inverse = 1.0 / (start + 1 + tl.arange(0, BLOCK_T)).to(tl.float32)
@@ -161,7 +161,7 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
 def apply_decay(x, age, J):
     """Multiply dot products x_tj of a chunk by the decay exp(age_j - age_t) if j <= t, otherwise by 0.
 
-    age: negative log decays [BLOCK_T]. x is indexed by (t, j), or by (j, t) if J is 1.
+    ``age`` [BLOCK_T] holds negative log decays. x is indexed by (t, j), or by (j, t) if J is 1.
     """
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
@@ -264,7 +264,7 @@ def causal_scores(x, y, offsets, mask, age, J, PRECISION):
 def causal_sums(x, offsets, mask, scores, x_a, age, state, STATES, PRECISION):
     """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state``: sums over the chunk and over earlier chunks.
 
-    x_a: vectors a_j. STATES: False if there are no earlier chunks. Other arguments as in :func:`load_chunk`.
+    ``x_a`` holds the vectors a_j. STATES is False without earlier chunks. See also :func:`load_chunk`.
     """
     sums = product(scores, x_a, PRECISION)
     if STATES:
@@ -276,7 +276,7 @@ def causal_sums(x, offsets, mask, scores, x_a, age, state, STATES, PRECISION):
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
     """Load a mask [1, BLOCK_L] of rows of the packed sequence P, for the example with index b.
 
-    The rows begin with index ``first``. True at rows that exist (P has L rows) and are not padding.
+    The rows begin with index ``first``. The mask is True at existing rows (of L) that are not padding.
     """
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
@@ -291,8 +291,8 @@ def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_
 
     A factor is 0 with probability ``dropout``, otherwise ``boost`` = 1 / (1 - dropout). All factors are 1 if
     there is no seed. A factor depends only on the seed and on the index of its weight, so the backward pass
-    draws the same factors. position: index of the first position over all heads. first: index of the first
-    row of P.
+    draws the same factors. The block begins with ``position``, an index over all heads, and with the row
+    ``first`` of P.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
