@@ -138,8 +138,8 @@ class PeerDecoder(TransformerDecoderBase):
     ) -> Any:
         """Compute the hidden states before the output projection.
 
-        With ``--diagonal-prior``, cross-attention receives the positions of the target tokens in a tuple with the
-        padding mask. Raises InputError if ``full_context_alignment`` is True.
+        With ``--diagonal-prior``, cross-attention receives the positions of the target tokens in a tuple with
+        the padding mask. Raises InputError if ``full_context_alignment`` is True.
         """
         if full_context_alignment:
             raise InputError(
