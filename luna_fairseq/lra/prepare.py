@@ -183,7 +183,7 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the CIFAR-10 images to grayscale, and return the number of images of each class in each split."""
+    """Convert the CIFAR-10 images to grayscale, and return their number by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
