@@ -25,7 +25,7 @@ def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
 def bind() -> None:
     """Make Linux send SIGTERM to this process when its parent ends, even if the parent is killed.
 
-    This happens only if the parent has passed the environment of :func:`bind_to_this_process`.
+    No effect unless the parent started it with the environment that :func:`bind_to_this_process` returns.
     """
     if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

@@ -5,8 +5,8 @@ Row i favours the tokens near the centre of segment i: a penalty on the logits, 
 segments, increases with the distance. Each head learns its own gamma. Distances and segments are computed
 once for all layers (geometry.py).
 
-Shapes: batch size B, H heads of dimension K, T queries. Methods that override one of :class:`LunaAttention`
-have its arguments.
+Shapes: batch size B, model width C, H heads of dimension K, T queries. Methods that override one of
+:class:`LunaAttention` have its arguments.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -84,7 +84,7 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of Luna attention in which each row of the packed sequence P prefers one text segment.
+    """Base class of Luna attention in which each row of the packed sequence P attends mainly to one segment.
 
     Segments are runs of consecutive tokens that divide the context, one segment per row of P.
     """
@@ -101,16 +101,16 @@ class AnchoredAttention(LunaAttention):
 
     @property
     def reads_only_rows(self) -> bool:  # type: ignore[override]
-        """True if queries attend only to the rows of the packed context, not also to single tokens."""
+        """True if queries attend only to rows of the packed context, and never to individual tokens."""
         return not self.reads_tokens
 
     def build_anchors(
         self, anchor_strength: float, diagonal: bool = False, builders: Builders = TORCH
     ) -> None:
-        """Build the parameters of the distance biases and, with ``diagonal``, of the diagonal prior.
+        """Create the learned parameters of the distance biases and, with ``diagonal``, of the diagonal prior.
 
-        ``anchor_strength`` is the initial factor of distances. The order of the parameters is fixed, because
-        the optimizer state in a checkpoint stores them by order.
+        ``anchor_strength`` is the initial factor by which a bias multiplies distances. The order in which
+        parameters are created must not change, because optimizer states in checkpoints rely on it.
         """
         if self.reads_tokens:
             self.token_k_proj = builders.linear(build_projection(self.embed_dim))
@@ -121,7 +121,7 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return which distances and positions of tokens this module needs from the encoder or decoder."""
+        """Return the distances and positions of tokens that must be computed for this module."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -130,7 +130,7 @@ class AnchoredAttention(LunaAttention):
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
         """Compute the token distances and positions that the attention biases of this module need.
 
-        Only the sizes of the sequences [T, B, C], [L, B, C] and [S, B, C] are used.
+        Only the shapes of query [T, B, C], packed [L, B, C] and context [S, B, C] are used, not their values.
         """
         target = None
         if self.diagonal is not None:
@@ -139,9 +139,9 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] on the logits of pack attention (L rows, S tokens), or None.
+        """Return the bias [B, H, L, S] on the logits of pack attention, or None without pack attention.
 
-        The bias penalizes tokens far from the segment that a row summarizes.
+        The bias penalizes tokens, out of S, that are far from the segment that one of the L rows summarizes.
         """
         if self.pack_anchor is None:
             return None
@@ -158,8 +158,9 @@ class AnchoredAttention(LunaAttention):
         """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
         ``key_place`` [B, N] holds the positions of N keys in the source. The bias is 0 at the key nearest to
-        the expected position, among the ``first`` leading keys (default: all). Return None if this module has
-        no prior. Raise InputError if ``geometry`` lacks the positions of the queries.
+        the expected position, which is searched among the ``first`` leading keys (default: all). Return None
+        if this module has no diagonal prior. Raise InputError if ``geometry`` lacks the positions of the
+        queries.
         """
         if self.diagonal is None:
             return None
@@ -175,10 +176,7 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return ``geometry.context``, the token distances and positions.
-
-    Raise InputError if they are missing.
-    """
+    """Return ``geometry.context``, or raise InputError if there are no distances and positions."""
     if geometry is None or geometry.context is None:
         raise InputError(
             "anchored attention needs the geometry of the context, got none. "
@@ -190,10 +188,11 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Self-attention of an encoder in which each row of the packed sequence P summarizes one input segment.
 
-    A segment is a run of consecutive tokens. In pack attention, row i prefers the tokens near the centre of
-    segment i: the logits are reduced in proportion to the distance. In unpack attention, each token prefers
-    the rows of nearby segments. With ``window``, it also attends to the tokens of neighbouring segments. A
-    call has the arguments and results of :class:`LunaAttention`.
+    A segment is a run of consecutive tokens. In pack attention (P attends to the input), row i is biased
+    toward the tokens near the centre of segment i. The bias is proportional to the distance. In unpack
+    attention (the input attends to the rows), each token is biased toward the rows of nearby segments. With
+    ``window``, a token also attends to the tokens of neighbouring segments. The other constructor arguments
+    and the arguments and results of a call are those of :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
@@ -236,9 +235,9 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Cache the keys and values of the packed context and, with a window, those of the context tokens.
+        """Return the keys and values of the packed context and, if ``window`` is set, of the context tokens.
 
-        See :meth:`LunaAttention.remember` for the arguments.
+        The packed context [L, B, C] is the result of pack attention. :meth:`unpack` attends to these keys.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -264,7 +263,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         """Compute attention of each token to the packed context and to the tokens in a window around it.
 
         The queries q are [B, H, S, K] for S tokens. Return the output [B, H, S, K], and the attention weights
-        over rows and tokens (None if ``need_weights`` is False).
+        over rows and tokens, or None in their place if ``need_weights`` is False.
         """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -283,10 +282,11 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Cross-attention of a decoder in which each row of the packed sequence P summarizes one source segment.
 
-    A segment is a run of consecutive tokens. In pack attention, row i prefers the tokens near the centre of
-    segment i: the logits are reduced in proportion to the distance. Target queries attend to the rows. With
-    ``lookup``, they also attend to the individual tokens of a few segments. A call has the arguments and
-    results of :class:`LunaAttention`.
+    A segment is a run of consecutive tokens. In pack attention (P attends to the source), row i is biased
+    toward the tokens near the centre of segment i. The bias is proportional to the distance. In unpack
+    attention, target queries attend to the rows. With ``lookup``, they also attend to the individual tokens
+    of a few segments. The other constructor arguments and the arguments and results of a call are those of
+    :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
@@ -333,9 +333,9 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Cache the keys and values of the packed context and, with a look-up, those of the source tokens.
+        """Return the keys and values of the packed context and, with a look-up, those of the source tokens.
 
-        See :meth:`LunaAttention.remember` for the arguments.
+        The packed context [L, B, C] is the result of pack attention. :meth:`unpack` attends to these keys.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -361,10 +361,10 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Prepare the cached keys and values for fast decoding, if every query attends to all source tokens.
+        """Convert the cached keys and values for fast decoding, if every query attends to all source tokens.
 
-        The result is a :class:`DecodingMemory`, which does not provide attention weights over the context.
-        The memory is returned unchanged if queries choose segments, on a GPU, and in a recorded graph.
+        The resulting :class:`DecodingMemory` does not provide attention weights over the context. ``memory``
+        is returned unchanged if queries choose segments, on a GPU, and while torch records a graph.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
@@ -399,7 +399,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().attend_to_rows(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the diagonal prior [B, H, T, L], a bias for T queries and L rows, or None."""
+        """Return the diagonal prior [B, H, T, L] of T queries and L rows, or None if there is no prior."""
         diagonal = self.compute_diagonal(geometry, memory.key_place)
         return None if diagonal is None else diagonal.bias()
 
@@ -416,8 +416,8 @@ class AnchoredCrossAttention(AnchoredAttention):
         A query attends to the tokens of the ``self.lookup`` segments whose rows have its largest logits or,
         in a short context, to all tokens.
 
-        The queries are [B, H, T, K], and ``geometry`` holds target positions for the diagonal prior. Return
-        the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
+        The queries q are [B, H, T, K], and ``geometry`` holds target positions for the diagonal prior. Return
+        the output [B, H, T, K] and the weights, or None in their place if ``need_weights`` is False.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

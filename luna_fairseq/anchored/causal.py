@@ -12,7 +12,7 @@ class DecayingCausalAttention(LunaCausalAttention):
     """Luna causal attention that multiplies the weight of a token n positions earlier by ``exp(-n d)``.
 
     Each head learns its decay rate d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that
-    the memory of a head ranges from a few to hundreds of words.
+    some heads attend to the last few tokens and others to hundreds of tokens.
     """
 
     def __init__(self, *args: Any, **kwargs: Any):

@@ -18,8 +18,9 @@ def choose_segments(
 ) -> Tensor:
     """Return the indices [B, H, T, N] of the ``number`` segments with the largest logits for each query.
 
-    ``rows`` [B, H, T, L] holds the logits of T queries for L segments. ``packed_padding_mask`` [B, L] is True
-    at segments that must not be chosen. With ``best_first``, the indices are sorted by decreasing logit.
+    ``rows`` [B, H, T, L] holds the logits of T queries for L segments, and N is the smaller of ``number`` and
+    L. ``packed_padding_mask`` [B, L] is True at segments that must not be chosen. With ``best_first``, the
+    indices are sorted by decreasing logit.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -30,15 +31,15 @@ def choose_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose the text segments to whose tokens each query attends, and arrange them for fast products.
+    """Choose the segments to whose tokens each query attends, and group them for fast matrix products.
 
     ``segments`` holds the keys and values of the tokens of L segments. Each of T queries chooses the
     ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
     True at segments that must not be chosen.
 
-    In a short context, queries attend to all tokens, and the first segments hold these tokens. If a batch has
-    a short context, all its queries get as many segments as this requires. In a long context, the segments
-    after the first ``number`` are surplus, and are masked.
+    In a short context, queries attend to all tokens, which fill the first segments. These may be more than
+    ``number`` segments. Queries of long contexts in the same batch then choose equally many, and the segments
+    after their first ``number`` are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -73,7 +74,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of the M tokens chosen by each of T queries, True at tokens to ignore."""
+        """Return a mask [B, H, T, M], True at those of a query's M chosen tokens that it must ignore."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -82,7 +83,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Positions [B, H, T, M] of the M tokens chosen by each of T queries: t + 1/2 for token t."""
+        """Return the positions [B, H, T, M] of the M tokens chosen by each query. Token t is at t + 1/2."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class ChosenTokens(NamedTuple):
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather one number per chosen token from x [B, L, W], which is arranged by segment: [B, H, T, M]."""
+        """Gather one number per chosen token [B, H, T, M] from x [B, L, W], which is arranged by segment."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

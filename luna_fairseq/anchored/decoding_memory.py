@@ -45,8 +45,8 @@ class DecodingMemory(NamedTuple):
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
         bias: bias [B, H or 1, 1, N] of the logits. The most negative finite value at padding.
-        places: positions of the keys for a diagonal prior (a bias toward keys near an expected source
-            position), or None without one.
+        places: positions of the keys for the diagonal prior, a bias toward keys near an expected source
+            position. None if there is no diagonal prior.
         first: number of leading keys among which the diagonal prior finds the key nearest to the expected
             position: L in a look-up, otherwise N. The prior is 0 at this key.
         pack_weights: always None.
@@ -64,8 +64,8 @@ class DecodingMemory(NamedTuple):
     ) -> Tuple[Tensor, Tensor]:
         """Compute attention from unscaled queries q [B, H, T, K] to the cached keys.
 
-        ``target`` holds the query positions for a diagonal prior. Return the output and the weights
-        [B, H, T, N].
+        ``target`` holds the query positions for a diagonal prior. Return the output [B, H, T, K] and the
+        attention weights [B, H, T, N].
         """
         # Batched products over B x H take half of the operator calls of matmul.
         heads = q.shape[:2]
@@ -116,7 +116,10 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the key positions ``place`` [B, N] and the length ratio [H] by the prior's strength [H]."""
+    """Multiply the key positions ``place`` [B, N] and the length ratio [H] by the prior's strength [H].
+
+    Keys where ``padding_mask`` [B, N] is True are first moved far away.
+    """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)
     gamma = strength.view(1, -1, 1, 1).expand(len(place), -1, -1, -1)

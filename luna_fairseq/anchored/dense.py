@@ -2,7 +2,9 @@
 
 It is used if no context of a batch has more than 64 tokens. Choosing segments would then save little, and
 tokens that are not chosen would receive no gradient. An exported graph uses it for all lengths, and masks the
-tokens that a query did not choose. lookup.py defines the letters.
+tokens that a query did not choose.
+
+Shapes: batch size B, H heads of dimension K, T queries, L rows of the packed context, S context tokens.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -20,10 +22,9 @@ class Tokens(NamedTuple):
     """Keys and values [B, H, S, K] of the S context tokens, in the order of the context.
 
     Attributes:
-        padding_mask: mask [B, L + S] of the L rows of P and the tokens, True at padding. None if nothing is
-            padded.
-        segment: index [B, L + S] of the segment of each token, -1 at rows. A query attends to the token only
-            if it has chosen the segment. At -1, and everywhere if None, every query attends to the key.
+        padding_mask: mask [B, L + S] of L rows of P and S tokens, True at padding. None without padding.
+        segment: segment index [B, L + S] of each key. A query attends to a key only if it has chosen the
+            segment. All queries attend to keys with index -1, such as the rows, or to all keys if None.
     """
 
     key: Tensor
@@ -48,12 +49,12 @@ def dense_attention(
 
     The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
 
-    The queries [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows of the
+    The queries q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows of the
     packed context. A query chooses ``number`` segments. Two biases are added to the logits: ``gate`` [H] for
     tokens, and ``bias`` [B, H, T, L + S].
 
-    Returns the output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the rows first
-    (None if ``need_weights`` is False).
+    Return the output [B, H, T, K] and the weights [B, H, T, L + S] before dropout, or None in their place if
+    ``need_weights`` is False. The weights of the rows precede those of the tokens.
     """
     L, S = k.size(2), tokens.key.size(2)
     total = F.pad(gate.view(1, -1, 1, 1).expand(-1, -1, -1, S), (L, 0))
@@ -74,7 +75,7 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split the attention weights [B, H, T, L + S'] into those of the L rows and those of the S tokens.
+    """Split attention weights [B, H, T, L + S'] into those of the L rows and those of the S tokens.
 
     Only the first S' <= S tokens have weights. The last S - S' tokens get the weight 0.
     """

@@ -42,15 +42,15 @@ def naive_diagonal_bias(
 class Diagonal(NamedTuple):
     """Diagonal prior of one batch: a bias toward keys near the source position expected for a query.
 
-    :func:`measure_diagonal` computes it. Distances are in tokens. Shapes: batch size B, H heads, T queries, N
-    keys.
+    The bias is ``factor * further``: a negative factor times the excess distance of each key over the nearest
+    key. :func:`measure_diagonal` computes these tensors. Distances are in tokens. Shapes: batch size B, H
+    heads, T queries, N keys.
 
     Attributes:
-        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1], by which distances are multiplied, for the learned
-            strength gamma and the target position t.
-        expected: expected source position [B, H, T, 1] of each query, in tokens.
-        nearest: distance [B, H, T, 1] of the key nearest to the expected position.
-        further: distance [B, H, T, N] of each key from that position, minus ``nearest``.
+        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1] for the learned strength gamma and target position t.
+        expected: source position [B, H, T, 1] that is expected for each query.
+        nearest: distance [B, H, T, 1] from the expected position to the nearest key.
+        further: distance [B, H, T, N] from the expected position to each key, minus ``nearest``.
     """
 
     factor: Tensor
@@ -59,17 +59,17 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior of some examples of the batch, given their indices (a vector)."""
+        """Return the diagonal prior of the examples whose indices in the batch are given as a vector."""
         return Diagonal(*(x.index_select(0, examples) for x in self))
 
     def bias(self) -> Tensor:
-        """Return the bias [B, H, T, N] of N keys: 0 for the nearest key, and at least ``-MAX_PENALTY``."""
+        """Return the bias [B, H, T, N] of the keys: 0 for the nearest key, and at least ``-MAX_PENALTY``."""
         return limit_penalty(self.factor * self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias [B, H, T, M] of other keys, whose positions ``place`` broadcast to this shape.
+        """Return the bias [B, H, T, M] of M other keys, whose positions ``place`` broadcast to this shape.
 
-        Keys that are nearer than the nearest key of :meth:`bias` have a positive bias.
+        The bias is positive for keys that are closer to the expected position than the nearest of the N keys.
         """
         # Multiplying the factor by the nearest distance first is cheaper than subtracting all distances.
         nearest = self.factor * -self.nearest
@@ -86,9 +86,9 @@ def measure_diagonal(
 ) -> Diagonal:
     """Compute the diagonal prior of a batch, given the positions of queries and keys.
 
-    ``strength`` and ``ratio`` [H] are the learned gamma and length ratio. ``target`` holds the positions of
-    the queries, and ``key_place`` [B, N] the source position of each key. Keys where ``masked`` [B, N] is
-    True, and keys after the ``first`` leading keys (default: all), never count as the nearest key.
+    ``strength`` [H] and ``ratio`` [H] are the learned strength gamma and length ratio. ``target`` holds the
+    positions of the queries, and ``key_place`` [B, N] the source position of each key. Keys where ``masked``
+    [B, N] is True, and keys after the ``first`` leading keys (default: all), never count as the nearest key.
     """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     if target.middle is None or target.middle.dtype != dtype:

@@ -1,6 +1,6 @@
 """Options of the extension, and the factories that build the attention modules selected by the options.
 
-Nothing here needs fairseq.
+Nothing here needs fairseq. Shapes: batch size B, S context tokens, L rows of the packed sequence P, width C.
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory for the attention modules of an encoder: anchored ones if set, else Luna's."""
+    """Return the factory for an encoder's attention modules: anchored ones if enabled, otherwise Luna's."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -86,7 +86,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Return which distances and positions of tokens the attention modules need."""
+        """Return the distances and positions of tokens that the attention modules need."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 
@@ -98,7 +98,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         )
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token distances and positions that anchored self-attention needs in all layers.
+        """Compute the distances and positions of tokens that the self-attention of all layers needs.
 
         ``context`` is the input X [S, B, C] of the first layer, and ``packed`` is P [L, B, C].
         """
@@ -106,7 +106,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
 
 def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
-    """Return the factory for the attention modules of a decoder: anchored ones if set, else Luna's."""
+    """Return the factory for a decoder's attention modules: Luna's if no extension is enabled."""
     extension, defaults = extension_options(cfg), ExtensionOptions()
     if extension._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions(options)
@@ -114,9 +114,9 @@ def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAtten
 
 
 def target_separator(cfg: Any) -> Optional[int]:
-    """Return the id of the token that separates the target sentences of a document, or None.
+    """Return the id of the token between the target sentences of a document, or None for single sentences.
 
-    ``cfg.separators`` is the pair of ids in source and target, or None if texts are single sentences.
+    ``cfg.separators`` is the pair of separator ids in source and target, or None.
     """
     separators = getattr(cfg, "separators", None)
     return separators[1] if separators else None
@@ -136,7 +136,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Return which distances and positions of source tokens the attention modules need."""
+        """Return the distances and positions of source tokens that the attention modules need."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed
@@ -153,9 +153,9 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
-        """Build attention to the source: softmax, anchored or Luna attention, as the options select.
+        """Build the softmax, anchored or Luna attention to the source that the options select.
 
-        If ``update_packed`` is False, softmax attention has no pack attention.
+        If ``update_packed`` is False, softmax attention is built without pack attention.
         """
         extension = self.extension
         arguments = {
@@ -188,9 +188,10 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
         """Compute the positions of target tokens that the diagonal prior of all layers needs.
 
-        ``target`` holds the tokens of this call, ``memory`` the cached tensors of the source, and ``before``
-        the unfinished sentence of each hypothesis after the previous call. Return the positions (None without
-        a prior) and, with a separator of sentences, the unfinished sentences after this call.
+        ``target`` holds the tokens of this call, and ``memory`` the cached tensors of the source. ``before``
+        describes the unfinished sentence of each hypothesis after the previous call. Return the positions, or
+        None without a diagonal prior. Also return the unfinished sentences after this call, or None if a
+        target is one sentence.
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

@@ -1,6 +1,7 @@
 """Distances and positions for anchored attention, computed once for all layers of an encoder or a decoder.
 
-See places.py for segments, their centres and distances. The context has S tokens, and P has L rows.
+places.py defines segments, their centres and distances. Shapes: batch size B, width C, S context tokens, at
+most W tokens in a segment, L rows of P.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -21,7 +22,7 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Features of attention modules that need distances or positions of tokens, 0 or False if not used.
+    """Distances and positions of tokens that attention modules need. Unused features are 0 or False.
 
     Attributes:
         pack_heads: number of pack attention heads with a distance bias.
@@ -74,11 +75,12 @@ class TargetPlaces(NamedTuple):
     There are n hypotheses of T tokens for each of B sources.
 
     Attributes:
-        place: zero-based index [B, n * T] of each query's token in the target, or in its sentence of a
-            document.
+        place: index [B, n * T] of each query's token, counted from 0 at the start of the target or, in a
+            document, at the start of its sentence.
         origin: in a document, number [B, n * T] of source tokens before the aligned source sentence.
-        middle: ``place + 1/2`` [B, 1, n * T, 1] in float32 or float64.
-        width: ``sqrt(place + 1)`` [B, 1, n * T, 1] in float32 or float64.
+            Otherwise None.
+        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token, in float32 or float64.
+        width: ``sqrt(place + 1)`` [B, 1, n * T, 1], by which the prior divides distances.
     """
 
     place: Tensor
@@ -88,7 +90,7 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Return the target positions with the fields ``middle`` and ``width`` computed in this dtype."""
+    """Return ``places`` with each token's centre (``middle``) and ``width`` filled in, in the given dtype."""
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 
@@ -96,8 +98,8 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
     """Compute the distances and positions of context tokens that attention modules need.
 
-    ``needs`` lists features of these modules. Of the context [S, B, C] and the packed sequence P [L, B, C],
-    only shapes, dtype and device are used. ``source`` holds their padding masks.
+    ``needs`` says which of them to compute. Only the shape, dtype and device of context [S, B, C] and packed
+    [L, B, C] are used. ``source`` holds their padding masks.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()

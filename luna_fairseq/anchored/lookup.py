@@ -7,7 +7,7 @@ covers rows and tokens. Each query and head chooses by its own logits, so the ch
 does not depend on later target tokens. In a short context, of at most 64 tokens, queries attend to all
 tokens.
 
-Shapes: queries q [B, H, T, K] of batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
+Shapes: T queries q [B, H, T, K] for batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
 and values v [B, H, L, K] of the packed context; learned bias ``gate`` [H] of the token logits;
 ``packed_padding_mask`` [B, L], True at padded rows. Attention weights are before dropout.
 """
@@ -48,13 +48,13 @@ def naive_lookup_attention(
     Queries attend to the L rows of the packed context, each of which summarizes a segment of the context, and
     to the tokens of the ``number`` segments whose rows have the largest logits.
 
-    The queries [B, H, T, K] are unscaled. Keys and values are k and v [B, H, L, K] for the rows, and token_k
-    and token_v [B, H, S, K] for the tokens. The bias ``gate`` [H] is added to the logits of the tokens.
-    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. The biases [B, H, T, L]
-    and [B, H, T, S] are added to the logits of rows and tokens.
+    The queries q [B, H, T, K] are unscaled. Keys and values are k and v [B, H, L, K] for the rows, and
+    token_k and token_v [B, H, S, K] for the tokens. The bias ``gate`` [H] is added to the logits of the
+    tokens, ``row_bias`` [B, H, T, L] to those of the rows, and ``token_bias`` [B, H, T, S] to those of the
+    tokens. context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding.
 
     Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights [B, H, T, S] of the
-    tokens, 0 for tokens that a query does not attend to.
+    tokens. Tokens that a query does not attend to have the weight 0.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -88,8 +88,8 @@ def naive_lookup_attention(
 class LookedUp(NamedTuple):
     """Output [B, H, T, K] and attention weights of look-up attention, for T queries and H heads.
 
-    Queries attend to L rows of the packed context, and to the tokens of N segments that they have chosen,
-    runs of at most W tokens.
+    Queries attend to L rows of the packed context, and to the tokens of N segments that they have chosen. A
+    segment is a run of at most W tokens.
 
     Attributes:
         row_weights: weights [B, H, T, L] of the rows.
@@ -117,13 +117,13 @@ def lookup_attention(
     """Compute look-up attention from tokens that are arranged by segment.
 
     Queries attend to the L rows of the packed context, and to the tokens of the ``number`` segments (runs of
-    at most W tokens) whose rows have the largest logits. A query has at most L + max(number * W, 64 + W)
-    keys; see :func:`read_chosen` for short contexts. The result equals :func:`naive_lookup_attention` up to
+    at most W tokens) whose rows have the largest logits. In a short context, they attend to all tokens. A
+    query has at most L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up to
     rounding.
 
-    The queries [B, H, T, K] are unscaled. Keys and values are k and v [B, H, L, K] for the rows, and
-    ``segments`` for the tokens. The bias ``gate`` [H] is added to the logits of the tokens, and ``diagonal``
-    is a bias toward keys near an expected position.
+    The queries q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows, and
+    ``segments`` holds those of the tokens. The bias ``gate`` [H] is added to the logits of the tokens, and
+    ``diagonal`` is a bias toward keys near an expected position.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -213,8 +213,8 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output [B, H, T, K] of look-up attention for a batch that may have short and long contexts.
 
-    See :func:`lookup_attention` for the arguments. In a short context, queries attend to all tokens. If these
-    are in more than ``number`` segments, short and long contexts are processed separately, so that a short
+    The arguments are those of :func:`lookup_attention`. In a short context, queries attend to all tokens. If
+    these fill more than ``number`` segments, short and long contexts are computed separately, so that a short
     context does not slow down the long ones. On a GPU or in a compiled or exported graph, the batch is not
     split, because the number of short contexts is not known in advance.
     """
@@ -251,9 +251,9 @@ def _read_first_segments(
     dropout: float,
     diagonal: Optional[Diagonal],
 ) -> Tensor:
-    """Compute look-up attention for short contexts, whose tokens all are in the first ``number`` segments.
+    """Compute look-up attention for short contexts, whose tokens are all in the first ``number`` segments.
 
-    See :func:`lookup_attention` for the other arguments.
+    The other arguments and the result [B, H, T, K] are those of :func:`mixed_lookup_attention`.
     """
     mask, bias = segments.padding_mask[:, :number].flatten(1), None
     rows_mask = packed_padding_mask
@@ -268,7 +268,7 @@ def _read_first_segments(
 
 
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
-    """Convert the weights of look-up attention to those of L rows [B, H, T, L] and S tokens [B, H, T, S].
+    """Convert the weights of look-up attention to weights [B, H, T, L] of rows and [B, H, T, S] of tokens.
 
     ``position`` [B, L, W] is the position of each token of each segment in the context, whose length is S.
     """

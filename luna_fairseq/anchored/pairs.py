@@ -1,9 +1,9 @@
-"""Attention products between queries and the tokens of a few segments, computed in blocks.
+"""Dot products and weighted sums between queries and the tokens of a few segments, computed in blocks.
 
 A sequence is divided into R segments, each a run of at most W consecutive tokens. A table [R, W, K] holds one
 key (or value) vector of dimension K per token, padded to W tokens per segment. Each of M queries attends to
-the tokens of N of the R segments, whose indices are ``segment`` [M, N]. Its attention weights or logits are
-[M, N * W].
+the tokens of N of the R segments, whose indices are ``segment`` [M, N]. The attention weights or logits of
+all queries are [M, N * W].
 
 A pair consists of a query and one of its segments. Pairs with the same segment are multiplied together in
 blocks, so that the tokens of a segment are not gathered once per query.
@@ -64,7 +64,7 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """For each of M queries, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
 
-    ``pairs`` holds N segments of W tokens per query. ``values`` is [R, W, K] for R segments. Returns [M, K].
+    ``pairs`` holds N segments of W tokens per query, ``values`` is [R, W, K], and the result is [M, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
@@ -112,9 +112,10 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of few queries with the tokens of text segments. The tokens are copied for every query.
+    """(query, segment) pairs whose products are computed from a copy of the segments' tokens for each query.
 
-    ``segment`` [M, N] holds the indices of the N segments that each of M queries attends to.
+    This is fast for few queries. ``segment`` [M, N] holds the indices of the N segments that each of M
+    queries attends to.
     """
 
     segment: Tensor
@@ -122,14 +123,14 @@ class Gathered(NamedTuple):
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
         """Compute the dot products [M, N * W] of queries x [M, K] with the keys of the tokens they attend to.
 
-        ``table`` [R, W, K] has the keys of R segments of W tokens. Each query attends to N segments.
+        ``table`` [R, W, K] holds the keys of R segments of W tokens. Each query attends to N segments.
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
         """For each query, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
 
-        ``table`` [R, W, K] has the values of R segments of W tokens. Returns [M, K].
+        ``table`` [R, W, K] holds the values of R segments of W tokens. The result is [M, K].
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
@@ -143,16 +144,16 @@ class Gathered(NamedTuple):
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather, from a table [R, W, K], the vectors [M, N * W, K] of the tokens each query attends to."""
+        """Gather the vectors [M, N * W, K] of the tokens each query attends to from a table [R, W, K]."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
 class Blocks(NamedTuple):
-    """Products of queries with the tokens of text segments, in blocks of queries that share a segment.
+    """(query, segment) pairs whose products are computed in blocks of pairs with the same segment.
 
     Pair p consists of query ``p // N`` and the segment in column ``p % N`` of ``segment``. Pairs are sorted
-    by segment and divided into blocks of c pairs with the same segment, the last of which may be partly
-    empty. There are always ``M * N // c + R`` blocks, so that no tensor shape depends on the choice of
+    by segment and divided into blocks of c pairs with the same segment. The last block of a segment may be
+    partly empty. There are always ``M * N // c + R`` blocks, so that no tensor shape depends on the choice of
     segments.
 
     Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0, 1],
@@ -163,7 +164,7 @@ class Blocks(NamedTuple):
         pair             1 2    5 -    3 -    0 4    - -    - -    (- is stored as 6)
         place            [6, 0, 1, 4, 7, 2]
 
-    ``block_segment`` has the segment of each block, and ``pair`` the pair at each position of all blocks.
+    ``block_segment`` holds the segment of each block, and ``pair`` the pair at each position of all blocks.
     ``place[p]`` is the position of pair p in ``pair``.
     """
 
@@ -199,14 +200,15 @@ class Blocks(NamedTuple):
         return sums
 
     def _block_size(self) -> int:
-        """Return the number of queries that fit into a block."""
+        """Return the number of pairs that fit into a block."""
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
         """Split the blocks into groups that are small enough for a CPU's cache. On a GPU, return one group.
 
-        A group of consecutive blocks is computed by one product, with vectors gathered from x [.., K]. Return
-        two slices for each group: the indices of its blocks, and the entries of ``pair`` in these blocks.
+        A group of consecutive blocks is computed by one batched product with vectors gathered from x
+        [..., K]. Return two slices for each group: the indices of its blocks, and the entries of ``pair`` in
+        these blocks.
         """
         c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
@@ -216,9 +218,9 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries x [M, K] of some blocks as [blocks, c, K], undefined at empty positions.
+        """Gather the queries of some blocks from x [M, K], as [blocks, c, K] for c pairs in a block.
 
-        The slice ``places`` of ``pair`` selects the positions of these blocks.
+        The slice ``places`` of ``pair`` selects the blocks. The result is undefined at empty positions.
         """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
@@ -236,7 +238,7 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Divide queries into blocks that attend to the same text segment, with an entry per query and segment.
+    """Sort (query, segment) pairs by segment, and divide them into blocks of pairs with the same segment.
 
     ``segment`` [M, N] holds the indices of each query's segments, out of R. Within a segment, queries keep
     their order.

@@ -45,10 +45,10 @@ def anchor_distances(
     num_heads: int = 1,
     place: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute the distances [B, H, L, S] from the centre of each text segment to each token.
+    """Compute the distances [B, H, L, S] from the centre of each text segment to each token, in float32.
 
-    The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are in
-    units of the segment width and in float32. The centres differ between the H = ``num_heads`` heads.
+    The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are
+    multiples of the segment width. The centres differ between the H = ``num_heads`` heads.
 
     context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. ``place`` is the result of
     :func:`token_places_in_segments`, if it has already been computed.
@@ -71,9 +71,9 @@ def beyond_nearest(distance: Tensor) -> Tensor:
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` to add to attention logits.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)``, which is added to attention logits.
 
-    ``strength`` is [H], and ``distance`` is [B, H or 1, ...], with the heads in dimension 1.
+    ``strength`` is [H] for H heads, and ``distance`` is [B, H or 1, ...], with the heads in dimension 1.
     """
     factor = (-strength).to(distance.dtype).view(1, -1, *[1] * (distance.dim() - 2))
     return limit_penalty(factor * distance)
@@ -82,21 +82,21 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 def limit_penalty(bias: Tensor) -> Tensor:
     """Clamp the bias of attention logits to at least ``-MAX_PENALTY``.
 
-    The backward pass of a threshold needs one operator call, and that of ``clamp`` three.
+    ``F.threshold`` is used because its backward pass needs fewer operator calls than that of ``clamp``.
     """
     return F.threshold(bias, -MAX_PENALTY, -MAX_PENALTY)
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the position [B, S] of each token's centre, in segment widths from the start of the context."""
+    """Return the position [B, S] of each token's centre, counted in segment widths from the first token."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the positions of the centres of all text segments [B, L] and of all tokens [B, S].
+    """Return the positions of the centres of all segments [B, L] and of all tokens [B, S].
 
-    They are in tokens from the start of the context. The shift of the centres between heads is not included.
+    Positions are in tokens from the start of the context, without the shift of the centres between heads.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
@@ -104,14 +104,14 @@ def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
 
 
 def move_padding_away(place: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the centres [B, N], ``FAR_AWAY`` at padding unless all N keys of an example are padding."""
+    """Return ``place`` [B, N] of N keys with ``FAR_AWAY`` at padding, unless an example is all padding."""
     if padding_mask is None:
         return place
     return place.masked_fill(padding_mask & ~padding_mask.all(dim=1, keepdim=True), FAR_AWAY)
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the index [B, S] of each token, and the numbers [B] of tokens and of rows.
+    """Return the index [B, S] of each token, the numbers [B] of tokens, and the numbers [B] of rows.
 
     Padding is not counted, and the numbers are at least 1.
     """

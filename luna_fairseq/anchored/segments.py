@@ -29,7 +29,7 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the S context tokens for look-up attention: by segment [L, W], or dense.
+    """Arrangement of the S context tokens for look-up attention: by segment as [L, W], or dense.
 
     A segment is a run of at most W tokens, one per row of the packed sequence P. A dense layout keeps the
     order of the context. Batch size B.
@@ -38,10 +38,11 @@ class Layout(NamedTuple):
         position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
         padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, mask [B, L + S] of
             the rows of P and the tokens, or None if nothing is padded.
-        segment: in a dense layout, index [B, L + S] of the segment that a query must choose in order to
-            attend to a token. Every query attends to keys where it is -1, such as the rows of P. If None,
+        segment: in a dense layout, segment index [B, L + S] of each key. A query attends to a key only if it
+            has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If None,
             every query attends to all keys.
-        is_short: arranged by segment, mask [B] of the short contexts, whose tokens fill the first segments.
+        is_short: mask [B], True for short contexts, whose tokens fill the first segments. None in a dense
+            layout, and if no context is short.
     """
 
     position: Optional[Tensor]
@@ -56,7 +57,7 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
 
 
 class LayoutCall(NamedTuple):
-    """Arguments of :func:`find_layout` that determine which arrangement of the tokens is selected.
+    """Arguments of :func:`find_layout` that determine how the tokens are arranged.
 
     ``num_rows`` is the number L of segments, and ``number`` the number of segments that each query chooses.
     """
@@ -68,7 +69,7 @@ class LayoutCall(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Length S of the contexts in a batch, including padding."""
+        """Return the length S of the contexts in a batch, including padding."""
         return self.context_padding_mask.size(1)
 
     def needs_more_segments(self) -> bool:
@@ -126,8 +127,8 @@ def find_layout(
 ) -> Layout:
     """Compute how the context tokens are arranged for look-up attention: by segment, or in context order.
 
-    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P;
-    with ``complete``, both are known to contain no padding. Each query chooses ``number`` text segments. With
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
+    ``complete`` means that both are known to contain no padding. Each query chooses ``number`` segments. With
     ``for_export``, the layout is valid for all lengths, because an exported graph cannot branch on the
     length. ``LAYOUT_FORMS`` lists the layouts and when each is selected.
     """
@@ -159,9 +160,9 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return how many of L segments of W tokens a query attends to: ``number``, but at most L.
+    """Return the number of segments that a query attends to: ``number``, but at most the existing L.
 
-    With ``has_short``, these segments must hold at least the 64 tokens of a short context.
+    With ``has_short``, these segments of W tokens must also have room for the 64 tokens of a short context.
     """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
@@ -183,7 +184,7 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the keys and values of some examples of the batch, given their indices (a vector)."""
+        """Return the keys and values of the examples whose indices in the batch are given as a vector."""
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 
@@ -199,11 +200,12 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 def token_positions(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, in_order: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Return the positions [B, L, W] in the context of the tokens of each segment, and a mask [B, L, W].
+    """For each segment, return the context positions [B, L, W] of its tokens, and a mask [B, L, W].
 
-    The mask is True where a segment has no token. In contexts where ``in_order`` [B] is True, the tokens fill
-    the segments in order. For example, five tokens after one padding token have the positions [[1, 2, -], [3,
-    4, 5]] in two segments, or in order [[1, 2, 3], [4, 5, -]].
+    The mask is True where a segment has no token. There are L rows in P, and W tokens in the longest segment.
+    By default the tokens are divided evenly. In contexts where ``in_order`` [B] is True, they fill one
+    segment after the other. For example, five tokens after one padding token have the positions [[1, 2, -],
+    [3, 4, 5]] in two segments by default, and [[1, 2, 3], [4, 5, -]] in order.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -229,7 +231,7 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Arrange numbers [B, S], one per context token, by text segment: [B, L, W].
+    """Arrange the numbers ``place`` [B, S], one per context token, by text segment as [B, L, W].
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """
@@ -247,7 +249,7 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Arrange the vectors x [B, H, S, K] of S tokens by text segment: [B, H, L, W, K].
+    """Arrange the vectors x [B, H, S, K] of S tokens by text segment, as [B, H, L, W, K].
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """

@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Sentence at the end of each target in a batch, to which the next decoded tokens belong.
+    """Last, still unfinished sentence of each target document, to which the next decoded tokens belong.
 
-    Targets are documents. There are n hypotheses (candidate translations) for each of B sources.
+    There are n hypotheses (candidate translations) for each of B sources.
 
     Attributes:
-        sentence: number of complete sentences before this sentence, [B * n].
-        beginning: position of this sentence's first token in its target, [B * n].
+        sentence: number [B * n] of complete sentences before the unfinished sentence.
+        beginning: index [B * n] of the first token of the unfinished sentence in its target.
     """
 
     sentence: Tensor
@@ -51,10 +51,10 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
+    """Count the source tokens [B * n, T] that precede the source sentence with index ``sentence`` [B * n, T].
 
     ``number`` [B, S] is the one-based sentence number of each source token. For an index beyond the last
-    sentence, all tokens count.
+    sentence, the result is the number of all tokens.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -1,4 +1,7 @@
-"""Softmax attention to all source tokens, as an alternative to Luna's unpack attention."""
+"""Softmax attention to all source tokens, as an alternative to Luna's unpack attention.
+
+Shapes: batch size B, H heads of dimension K, T queries, S source tokens, L rows of P, width C.
+"""
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -19,7 +22,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values [B, H, S, K] of S source tokens, and the token positions [B, S] if needed."""
+    """Cached keys and values [B, H, S, K] of S source tokens, with the token positions [B, S] or None."""
 
     key: Tensor
     value: Tensor
@@ -33,7 +36,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention (None: no bias).
-        diagonal: add a diagonal prior to the softmax attention. Requires ``anchor_strength``.
+        diagonal: add a bias toward source tokens near an expected position. Requires ``anchor_strength``.
         packs: update P. False in the last layer, whose packed context is unused.
     """
 
@@ -92,7 +95,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Scale and mask the cached keys and compute their positions once, for decoding on a CPU.
 
-        On a GPU and while torch records a graph, the memory is returned unchanged.
+        On a GPU and while torch records a graph, ``memory`` is returned unchanged.
         """
         if not is_eager_on_cpu(memory.key):
             return memory
@@ -111,7 +114,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute attention weights over the source tokens: those of the rows of P, and those of the queries.
+        """Compute the attention weights of the rows of P, and of the queries, over the source tokens.
 
         The weights of the rows are None if this module has no pack attention.
         """
@@ -130,7 +133,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute softmax attention of queries q [B, H, T, K] to all source tokens.
 
-        Return the output [B, H, T, K], and the weights (None if ``need_weights`` is False).
+        Return the output [B, H, T, K] and the weights, or None in their place if ``need_weights`` is False.
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):

@@ -1,7 +1,7 @@
 """Learned scalars of anchored attention, one per head: strengths of biases, length ratios, and gates.
 
 A scalar is the sum of its initial value and a learned change, so that weight decay pulls it toward its
-initial value instead of toward 0.
+initial value instead of toward 0. Shapes: batch size B, H heads.
 """
 
 import math
@@ -46,7 +46,7 @@ class LearnedStrength(nn.Module):
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
-        """Return gamma and run the module's hooks, for example those that gather sharded parameters."""
+        """Return gamma [H]. Unlike :meth:`strength`, a call runs the hooks that gather sharded parameters."""
         return self.strength()
 
 
@@ -74,7 +74,7 @@ def alibi_slopes(num_heads: int) -> List[float]:
 class DiagonalPrior(LearnedStrength):
     """Learned parameters of a diagonal prior, a bias toward source tokens near an expected position.
 
-    Each head has a strength gamma and a length ratio r (initially 1); see diagonal.py.
+    Each head has a strength gamma and a ratio r of source to target length, which is initially 1.
     """
 
     def __init__(self, num_heads: int):
@@ -100,7 +100,7 @@ class DiagonalPrior(LearnedStrength):
 
 
 class LookupGate(nn.Module):
-    """Learned bias on the logits of the context tokens in look-up attention, one per head.
+    """Learned bias on the logits of the context tokens in look-up attention, with one value per head.
 
     A large negative initial value effectively disables the look-up at the start of training.
     """

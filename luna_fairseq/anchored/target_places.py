@@ -18,8 +18,8 @@ def target_places(
     """Return the position of each target token and, in a document, of its aligned source sentence.
 
     ``tokens`` [B * n, T] are the target token ids, with n hypotheses (1 in training) for each of B sources,
-    and ``source`` [B, S] the source token ids. ``separators`` holds the ids, in source and target, of the
-    token that separates the sentences of a document, or is None.
+    and ``source`` [B, S] the source token ids. ``separators`` is the pair of ids, in source and target, of
+    the token between the sentences of a document. It is None if texts are single sentences.
 
     The first result is the zero-based index [B * n, T] in the target, not counting padding. With
     ``separators``, the index restarts at each separator. The second result is then the number [B * n, T] of

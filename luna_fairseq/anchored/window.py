@@ -24,7 +24,7 @@ from luna_fairseq.ops.attention import masked_softmax
 
 
 class Window(NamedTuple):
-    """Positions, distances and masks for window attention in a batch, shared by all layers.
+    """Positions, distances and masks for window attention in a batch, which all layers use.
 
     The context of S tokens is divided into L segments, runs of at most W consecutive tokens. A token attends
     to L rows, which summarize the segments, and to the tokens of a window of N segments with its own in the
@@ -61,12 +61,12 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention by its formula, as a reference for tests.
 
-    Each token attends to the L rows of the packed context, and to the tokens of the ``number`` segments
-    around its own (runs of tokens that the rows summarize). The logit of a key is reduced by ``strength`` [H]
-    times its distance.
+    Each token attends to the L rows of the packed context, which summarize runs of tokens (segments). It also
+    attends to the tokens of the ``number`` segments around its own. The logit of a key is reduced by
+    ``strength`` [H] times its distance.
 
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
-    [B, H, L, K] the keys and values of the rows. The masks [B, S] and [B, L] are True at padding. Returns the
+    [B, H, L, K] the keys and values of the rows. The masks [B, S] and [B, L] are True at padding. Return the
     output [B, H, S, K], and the weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -98,8 +98,8 @@ def find_window(
 ) -> Window:
     """Compute the positions, distances and masks that window attention needs for a batch.
 
-    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P;
-    with ``complete``, both are known to contain no padding. A window has ``number`` segments, with the
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
+    ``complete`` means that both are known to contain no padding. A window has ``number`` segments, with the
     token's own in the middle.
     """
     masks = context_padding_mask, packed_padding_mask
@@ -122,7 +122,7 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each of L segments of W values x [..., L, W] with its neighbours: [..., L, number * W].
+    """Concatenate each of L segments of W values x [..., L, W] with its neighbours, as [..., L, number * W].
 
     A window has ``number`` segments (odd). Neighbours that do not exist are filled with ``fill``.
     """
@@ -145,8 +145,8 @@ def window_attention(
 
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
     [B, H, L, K] the keys and values of the packed context. Logits are reduced by ``strength`` [H] times the
-    distance. The result equals :func:`naive_window_attention` up to rounding. Returns the output
-    [B, H, S, K], and weights [B, H, L, W, L + N * W], at [:, :, i, j] those of token j in segment i.
+    distance. The result equals :func:`naive_window_attention` up to rounding. Return the output [B, H, S, K]
+    and the weights [B, H, L, W, L + N * W]. Entry [:, :, i, j] has the weights of token j in segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -166,7 +166,7 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Split the vectors x of S tokens into L segments: [B, H, S, K] -> [B, H, L, W, K].
+    """Arrange the vectors x [B, H, S, K] of S tokens by segment, as [B, H, L, W, K].
 
     Each segment is padded to W tokens. The result is undefined at padding.
     """
@@ -183,14 +183,15 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate keys or values [B, H, L, W, K] of each segment and N - 1 neighbours: [.., N * W, K]."""
+    """Concatenate keys or values [B, H, L, W, K] with N - 1 neighbouring segments, as [B, H, L, N * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
-    """Convert the weights of window attention to those of L rows [B, H, S, L] and of S tokens [B, H, S, S].
+    """Convert the weights of window attention to weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
 
-    ``weights`` [B, H, L, W, L + N * W] come from :func:`window_attention`; [i, j] is token j of segment i.
+    ``weights`` [B, H, L, W, L + N * W] come from :func:`window_attention`. Entry [:, :, i, j] has the weights
+    of token j in segment i.
     """
     B, H, L, W, reads = weights.shape
     rows, near_weights = _to_token_order(weights, window).split([L, reads - L], dim=-1)

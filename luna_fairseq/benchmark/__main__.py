@@ -48,9 +48,9 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Build a parser with the options that all benchmarks share, for ``parents=`` of other parsers.
+    """Build a parser with the options that all benchmarks have, for ``parents=`` of other parsers.
 
-    Its options have no defaults. Otherwise, the default of a benchmark's parser would overwrite a value that
+    The options have no defaults. Otherwise, the default of a benchmark's parser would overwrite a value that
     is given before the benchmark's name.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
@@ -141,10 +141,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all settings of a benchmark, such as sequence lengths, and print a table after each one.
+    """Measure all settings of a benchmark, such as sequence lengths, and print a table after each setting.
 
-    The results are added to ``section``. With ``--check``, only check the results of all implementations, and
-    print their errors.
+    The results are added to ``section``. With ``--check``, nothing is measured. The results of all
+    implementations are then only compared with reference results, and the errors are printed.
     """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)

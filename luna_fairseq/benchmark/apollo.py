@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class OptimizerStep(Task):
-    """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer."""
+    """Benchmark (``apollo``) of one optimizer step on the parameters of fairseq's Transformer."""
 
     notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
 

@@ -52,10 +52,10 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with the implementation "naive", "chunk" or "triton".
 
-    The tensors x are keyed by name: "q" and "k" [B, H, T, K], "pack_q" [B, H, L, K] and "pack_k"
-    [B, H, T, K], the queries and keys of pack attention; optionally "v", "rows" [B, L], True at masked rows
-    of P, and "positions" [B, T], True at padding. Values default to the keys. With ``decay``, earlier tokens
-    are gradually forgotten, at the rates of a newly initialized model.
+    The tensors x are keyed by name. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
+    [B, H, T, K] are the queries and keys of pack attention. Three tensors are optional: "v" (default: the
+    keys), "rows" [B, L], True at masked rows of P, and "positions" [B, T], True at padding. With ``decay``,
+    earlier tokens are gradually forgotten, at the rates of a newly initialized model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -67,7 +67,7 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute the same result as :func:`luna_attention`, but with an explicit weight matrix."""
+    """Compute the result of :func:`luna_attention`, but with an explicit weight matrix."""
     return naive_attention(*inputs)[0]
 
 
@@ -80,14 +80,14 @@ def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention
 def anchored_attention(
     x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = ""
 ) -> Tensor:
-    """Compute Luna's pack and unpack attention with a bias that prefers nearby tokens.
+    """Compute Luna's pack and unpack attention with a bias toward nearby tokens.
 
-    Every row of P has an anchor, a position in the sentence. Beside queries, keys and values, ``x`` has the
-    distances between anchors and tokens, "pack" [B, H, L, T] and "unpack" [B, 1, T, L], and the scale
+    Every row of P has an anchor, a position in the sentence. In addition to queries, keys and values, ``x``
+    has the distances between anchors and tokens, "pack" [B, H, L, T] and "unpack" [B, 1, T, L], and the scale
     "strength" [1, H, 1, 1] of the bias.
 
     With ``look_up``, every token also attends to the tokens around the anchors of the four rows with its
-    largest weights, by the fast implementation ("blocks") or the naive one ("naive"). ``x`` then also has
+    largest weights. ``look_up`` names the implementation, "blocks" (fast) or "naive". ``x`` then also has
     "padding" [B, T], True at padding, "rows" [B, L], True at masked rows of P, and the fields of
     :class:`~luna_fairseq.anchored.segments.Layout`.
     """
@@ -131,7 +131,7 @@ def missing_sdpa(*unused: Any) -> str:
 
 
 def missing_triton(args: Namespace, case: Case) -> str:
-    """Return the reason the Triton kernels cannot run, or "" if they can."""
+    """Return the reason why the Triton kernels cannot run, or "" if they can."""
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
@@ -164,10 +164,7 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run an implementation of attention forward and backward.
-
-    Return its "output", and a "gradient of NAME" for each input (None if the input is unused).
-    """
+    """Run attention forward and backward. Return "output" and each "gradient of NAME", None if unused."""
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
@@ -198,7 +195,7 @@ class AttentionTask(Task):
     def random_heads(self, **lengths: int) -> Inputs:
         """Create random tensors [B, H, length, K], given their lengths, keyed by name.
 
-        They are laid out in memory like a model's projections. All but "gradient" require a gradient.
+        They are laid out in memory like a model's projections. All except "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -211,7 +208,7 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for all implementations, with the "gradient" of the output among them."""
+        """Create random inputs for all implementations, and the gradient of the output, named "gradient"."""
         raise NotImplementedError
 
     def longest_naive(self) -> int:
@@ -230,9 +227,10 @@ class AttentionTask(Task):
         return partial(forward_and_backward, variant, inputs)
 
     def check(self, variant: Variant) -> float:
-        """Return the error against a float64 reference, divided by the tolerance, also for 7 tokens.
+        """Return the largest error against a float64 reference, divided by the tolerance.
 
-        Of texts beyond ``--max-naive-length``, only the last head of the last text is compared.
+        A length of 7 is checked too. Beyond ``--max-naive-length``, only the last head of the last text is
+        compared.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(

@@ -16,7 +16,7 @@ CHECKED_LENGTH = 9
 
 
 class Decode(ModelTask):
-    """Benchmark ``decode``: beam search with translation models on random sentences."""
+    """Benchmark (``decode``) of beam search with translation models on random sentences."""
 
     notes = """Measure beam search with Luna beside fairseq's Transformer.
 
@@ -58,7 +58,10 @@ class Decode(ModelTask):
         return model
 
     def prepare_search(self, model: Any, batch: BatchSize) -> Job:
-        """Return a function that translates a batch of random sentences. All models get equal batches."""
+        """Return a function that translates a batch of random sentences with ``model`` and beam search.
+
+        The batch is the same for all models (fixed seed). Translations are as long as their sources.
+        """
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
         choose = getattr(model, "choose_generator", lambda args: SequenceGenerator)
@@ -70,7 +73,10 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Return the error of incremental decoding against a forward pass, divided by the tolerance."""
+        """Return the error of the logits of decoding steps, divided by the tolerance.
+
+        The error is the relative RMS of their difference from the logits of a full forward pass.
+        """
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.

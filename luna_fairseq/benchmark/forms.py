@@ -37,7 +37,7 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
     """Context manager that forces the given implementations. Each of ``names`` is OPERATION=IMPLEMENTATION.
 
-    Yields a dictionary from each operation to the implementations that ran.
+    It yields a dictionary that maps each operation to the names of the implementations that ran.
     """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:

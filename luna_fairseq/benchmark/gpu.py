@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one benchmark command in a separate process. If an implementation fails, retry without it.
+    """Run one benchmark command in a separate process. If an implementation ends it, retry without it.
 
     Args:
         words: arguments of ``python -m luna_fairseq.benchmark``.
@@ -147,9 +147,12 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         until: time at which the whole run must end, in seconds of ``time.monotonic``.
 
     Returns:
-        The last ``"command"``, error messages ``"failed"`` keyed by table row (or "all"), the JSON
-            ``"found"``
-        with the measurements of all attempts, and the total duration in ``"seconds"``.
+        Dictionary with the following entries.
+
+        - command: last command that ran.
+        - failed: error messages, keyed by implementation, or by "all" if the whole command failed.
+        - found: JSON output of the command, with the measurements of all attempts.
+        - seconds: duration of all attempts.
     """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
@@ -203,12 +206,15 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
 
 
 def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the results of the only benchmark in the JSON output of a command, or an empty dictionary."""
+    """Return the results of the only benchmark in the JSON output of a command, or {} if there are none."""
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
 
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Return the lines of ``gpu.md``: environment, errors, the most important comparisons, and all tables."""
+    """Format the :func:`run_part` results of all commands, keyed by name, as the lines of gpu.md.
+
+    The page lists the environment, the errors, the comparisons in ``HEADLINES``, and a table per command.
+    """
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())
     description: Any = next(filter(None, environments), {})

@@ -29,8 +29,8 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
     ``case`` is the setting, such as the sequence length. ``prepare`` maps the name of an implementation to a
     function that prepares its inputs and returns the job to measure.
 
-    Memory is measured first. The implementations are then timed in turn (A B C, A B C, ...), so that load on
-    the machine affects all of them alike.
+    Memory is measured first. The implementations are then timed in turn (A B C, A B C, ...), so that other
+    load on the machine affects all of them equally.
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
@@ -84,7 +84,7 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
-    """Return the number of multiplications and additions in a linear layer, given its shapes."""
+    """Return the FLOPs of a linear layer, given the shape x of its input and the shape of its output."""
     return 2 * math.prod(x) * out_shape[-1]
 
 
@@ -116,11 +116,10 @@ def is_product(operator: str) -> bool:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Count the floating-point operations, the memory written and the operator calls of a job.
+    """Count the floating-point operations, the allocated memory and the operator calls of a job.
 
-    ``record`` holds the measured time of the same job. Returns a row of the printed table. Only matrix
-    products and attention are counted, and no Triton kernels. Counts for causal attention include masked
-    positions.
+    ``record`` holds the measured time of the same job. Return a row of the printed table. FLOPs cover only
+    matrix products and attention, not Triton kernels. Counts for causal attention include masked positions.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

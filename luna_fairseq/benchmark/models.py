@@ -63,7 +63,7 @@ class FusedAttention(MultiheadAttention):
 
 
 def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
-    """Set the attribute ``name`` of every module of class ``kind`` in a model to ``value(module)``."""
+    """Set the attribute ``name`` of each module of class ``kind`` in a model to ``value(module)``."""
     for child in model.modules():
         if isinstance(child, kind):
             setattr(child, name, value(child))
@@ -87,7 +87,7 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 def absorb_projections_everywhere() -> Iterator[None]:
     """Context manager in which Luna projects its short sequence P instead of the tokens.
 
-    Outside the context, Luna does so only for long sentences.
+    Outside the context, Luna does this only for long sentences.
     """
     with force_forms(("pack=absorbed", "unpack=absorbed", "pack-weights=absorbed")):
         yield
@@ -135,16 +135,16 @@ def luna_variant(
 ) -> ModelVariant:
     """Return the description of a Luna model to measure, with the model ``options``.
 
-    With a ``change`` or ``options``, the model is measured only if ``--with`` names it.
+    If ``change`` or ``options`` are given, the model is measured only if ``--with`` names it.
     """
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Return the description of a Transformer with another paper's attention, such as "linformer".
+    """Return the description of a Transformer with an efficient attention mechanism, such as "linformer".
 
-    The model needs ``--with`` to be measured, and translates if the attention has causal and cross variants.
+    It is measured only if ``--with`` names it. It also translates if the mechanism has all of ``FORMS``.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -192,10 +192,10 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class of benchmarks of complete models. All models of a benchmark have the same size.
+    """Base class for benchmarks that run complete models. All models of a benchmark have the same size.
 
     Attributes:
-        task: "translate", "decode", "masked_lm" or "classify".
+        task: type of model to build: "translate", "decode", "masked_lm" or "classify".
     """
 
     task: str
@@ -211,7 +211,7 @@ class ModelTask(Task):
 
     @property
     def model_sizes(self) -> Dict[str, int]:
-        """Sizes of all models, keyed by fairseq option without prefix, such as ``{"layers": 6}``."""
+        """Return the sizes of all models, keyed by option without prefix, such as ``{"layers": 6}``."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -219,18 +219,18 @@ class ModelTask(Task):
 
     @property
     def dictionary_size(self) -> int:
-        """Number of entries in the dictionary, by default 260 if tokens are bytes, and 32000 otherwise."""
+        """Return the number of dictionary entries, by default 260 for models of bytes, otherwise 32000."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """Create the dictionary shared by source and target. Its words are "w0", "w1" and so on."""
+        """Create the dictionary of both source and target. Its words are "w0", "w1" and so on."""
         dictionary = Dictionary()
         for i in range(self.dictionary_size - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create a fairseq translation task for at most T positions, because models are built for a task."""
+        """Create the fairseq translation task for at most T positions that is needed to build a model."""
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
@@ -250,7 +250,7 @@ class ModelTask(Task):
         return missing_sdpa() if variant.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
-        """Return the options that all models share, such as ``{"encoder_layers": 6}``."""
+        """Return the options that all models have in common, such as ``{"encoder_layers": 6}``."""
         options = {f"encoder_{name}": number for name, number in self.model_sizes.items()}
         if self.task not in ("translate", "decode"):
             positions = T if self.task == "masked_lm" else max(1024, T)
@@ -271,14 +271,14 @@ class ModelTask(Task):
         return model.to(self.args.device, DTYPES[variant.dtype or self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
-        """Create random sentences of equal length that end with the end-of-sentence token."""
+        """Create random sentences, a tensor [sentences, T], that end with the end-of-sentence token."""
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
         tokens[:, -1] = dictionary.eos()
         return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
-        """Return the model sizes and options that all models share, as one line."""
+        """Return the model sizes and options that all models have in common, as one line."""
         values = ", ".join(f"{name} {value}" for name, value in self.model_sizes.items())
         dictionary = f"dictionary {self.dictionary_size} (one embedding for all)"
         return f"{self.task}: {values}, {dictionary}, {super().describe()}"

@@ -105,7 +105,7 @@ class Task:
     def check(self, variant: Any) -> float:
         """Compare the results of an implementation with reference results, before anything is timed.
 
-        Return error / tolerance, at most 1. A larger error raises an InputError.
+        Return the error divided by the tolerance, at most 1. Raise InputError for a larger error.
         """
         raise NotImplementedError
 
@@ -114,7 +114,7 @@ class Task:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the options shared by all measurements as one line, such as "batch 4, heads 8"."""
+        """Return the options of all measurements as one line, such as "batch 4, heads 8"."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
@@ -176,10 +176,9 @@ class Section:
 def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
     """Check the results of all implementations ("variants") of a task, and list the jobs to measure.
 
-    Return each setting with a dictionary that maps the name of a variant to a function that prepares its job.
-    Variants with wrong results are omitted, and listed in ``section.failed``. The lines that describe the
-    measurement (``notes``), the errors of the results (``checks``) and the variants with a speedup column
-    (``peers``) are stored in ``section`` too.
+    Return pairs of a setting and a dictionary that maps the name of each variant to a function that prepares
+    its job. Variants with wrong results are omitted, and listed in ``section.failed``. The fields ``notes``,
+    ``checks`` and ``peers`` of ``section`` are filled in too.
     """
     variants = select(task.variants(), task.args.with_, task.args.without)
     # Names of the variants skipped in some cases, keyed by reason. A dictionary preserves their order.
@@ -220,10 +219,10 @@ def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[s
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
-    """Raise InputError unless two tensors are equal up to rounding. Return error / tolerance.
+    """Raise InputError unless two tensors are equal up to rounding. Return the error over the tolerance.
 
-    The error is the relative RMS of the difference, or its RMS if all expected values are zero up to
-    rounding. ``what`` begins the error message, such as "its output differs from the naive one".
+    The error is the RMS of the difference, divided by the RMS of the expected values unless these are zero up
+    to rounding. ``what`` begins the error message, such as "its output differs from the naive one".
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()

@@ -27,7 +27,7 @@ TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classi
 
 
 class Train(ModelTask):
-    """Benchmark ``train``: forward pass, loss and backward pass of complete models on random tokens."""
+    """Benchmark (``train``) of forward pass, loss and backward pass of complete models on random tokens."""
 
     notes = """Measure a training step of Luna beside fairseq's Transformer or RoBERTa.
 
@@ -107,10 +107,11 @@ class Train(ModelTask):
         return partial(step, model, self.prepare_loss(model, BatchSize(**case)))
 
     def check(self, variant: ModelVariant) -> float:
-        """Compare a model's loss and gradients with those of a reference with explicit attention weights.
+        """Compare a model's loss and gradients with a reference, which computes explicit attention weights.
 
         For long sentences, Luna projects its short packed sequence P instead of the tokens. The sentences in
-        this check are short, so the check is repeated with this optimization enabled.
+        this check are short, so the check is repeated with this optimization enabled. Return the largest
+        error / tolerance.
         """
         actual = [self.loss_and_gradients(variant)]
         with absorb_projections_everywhere():
@@ -135,7 +136,7 @@ class Train(ModelTask):
 
 
 class LongRangeArena(Train):
-    """Benchmark ``lra``: a training step on the Text task of Long Range Arena.
+    """Benchmark (``lra``) of a training step on the Text task of Long Range Arena.
 
     The sequence lengths follow Table 2 of the Luna paper: 1, 2, 3 and 4 thousand bytes.
     """

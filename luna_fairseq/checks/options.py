@@ -24,19 +24,18 @@ Faults = Iterator[str]
 
 
 class ParsedOptions:
-    """Options of a command as attributes. Options that the command does not have are None.
+    """Exposes the options of a command as attributes. Options that the command does not have are None.
+
+    An attribute access raises AttributeError if neither fairseq nor this package declares such an option.
 
     Args:
-        args: parsed options.
+        args: namespace returned by the command's argument parser.
 
     Attributes:
         all: dictionary of all parsed options.
         trains: True if the command trains a model.
         decodes: True if the command generates text.
         from_file: True if the command generates text from binarized data, like fairseq-generate.
-
-    Raises:
-        AttributeError: Neither fairseq nor this package declares an option of that name.
     """
 
     def __init__(self, args: Namespace):
@@ -174,10 +173,10 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Yield an error for each given model option that has no effect, because it needs another option.
+    """Yield an error for each model option that has no effect without an option that is not set.
 
-    Some options apply to only one kind of attention. The metadata entry ``used_with`` of such an option's
-    field lists the option values that select this kind.
+    Some options apply only to certain attention mechanisms. The metadata entry ``used_with`` of an option's
+    dataclass field maps option names to the values that select these mechanisms.
     """
     dataclass = model_dataclass(options.all) if options.trains else None
     if dataclass is None:

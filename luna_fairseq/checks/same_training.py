@@ -83,7 +83,7 @@ def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a checkpoint was trained with another kind of task, languages or input.
+    """Raise InputError if a checkpoint was trained with another task type, languages or input options.
 
     ``stored`` holds the settings from the checkpoint, and ``ours`` those from :func:`task_identity`.
     """

@@ -74,7 +74,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """``--help`` formatter that wraps paragraphs and preserves the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap each paragraph of a text. The method of argparse's formatter would join all paragraphs."""
+        """Wrap each paragraph separately. Paragraphs that begin with "example:" are kept as they are."""
         paragraphs = text.strip().split("\n\n")
         wrapper = TextWrapper(width, break_on_hyphens=False)
         return "\n\n".join(

@@ -24,13 +24,12 @@ from luna_fairseq.progress import progress
 def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = False) -> Dict[str, Any]:
     """Average the parameters of several checkpoints, and return the contents of the averaged checkpoint.
 
-    With ``force``, the checkpoints may be from different training runs. With ``ema``, the moving averages of
-    ``--store-ema`` are averaged in place of the weights.
+    With ``force``, the checkpoints may be from different training runs. With ``ema``, the moving averages
+    stored by ``--store-ema`` are used in place of the parameters.
 
     Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
     one checkpoint are in memory at a time. Integer and boolean tensors, such as counters and masks, are
-    copied from the last checkpoint. Parameters that share storage there, such as tied embeddings, also share
-    storage in the result.
+    copied from the last checkpoint. Its tied parameters, such as embeddings, are also tied in the result.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")

@@ -25,7 +25,7 @@ def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA.restore")
 def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32_params: bool = False) -> Any:
-    """Wrap fairseq's ``EMA.restore``: load averages, and assign them to all names of a tied tensor."""
+    """Wrapper of ``EMA.restore`` that restores averages under every name of a tied parameter."""
     repeated = {name: first for name, first in _repeated_names(self).items() if first in state_dict}
     state_dict = {**{name: state_dict[first] for name, first in repeated.items()}, **state_dict}
     return restore(self, state_dict, build_fp32_params)

@@ -51,10 +51,10 @@ class Origin:
 
 
 class LoadedState(Dict[str, Any]):
-    """Dict with a part of a loaded checkpoint, such as its ``task_state`` or ``extra_state``.
+    """Part of a loaded checkpoint, such as its ``task_state`` or ``extra_state``.
 
-    The attribute ``origin`` describes the run that saved the checkpoint. fairseq passes these dicts to the
-    task and the trainer. Both can thus check that the checkpoint belongs to their own task and run.
+    The attribute ``origin`` describes the run that saved the checkpoint. fairseq passes the dictionary to the
+    task or the trainer, which check with ``origin`` that the checkpoint belongs to the same task and run.
     """
 
     origin: Origin

@@ -115,7 +115,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return text to append to an error about a damaged checkpoint: the newest intact one in its folder."""
+    """Return advice for an error about a damaged checkpoint: use the newest intact one in its folder."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and describe_damage(other) is None:

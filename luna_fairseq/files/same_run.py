@@ -94,8 +94,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 def parse_options(words: Sequence[str]) -> Dict[str, str]:
     """Parse the options of a fairseq-train command into a mapping from option name to value.
 
-    Only words that begin with two dashes start an option. The last value of a repeated option counts. Several
-    values are joined by spaces, and a flag has an empty value.
+    Only words that begin with two dashes start an option. If an option is repeated, the last one takes
+    effect. Multiple values are joined with spaces, and a flag has an empty value.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16"])

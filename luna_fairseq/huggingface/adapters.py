@@ -1,6 +1,7 @@
 """Adapters that turn ``luna_fairseq.modules.LunaEncoder`` and ``LunaDecoder`` into transformers models.
 
-Functions convert a transformers configuration to the options of these classes.
+Functions convert a transformers configuration to the options of these classes. Shapes: batch size B, T
+tokens, width C.
 """
 
 from functools import partial
@@ -29,7 +30,7 @@ ACTIVATIONS = {
 
 
 def get_activation(name: str) -> Any:
-    """Return the activation function with a fairseq name, such as "relu" (a key of ``ACTIVATIONS``)."""
+    """Return transformers' activation function for a name used by fairseq, such as "relu"."""
     return ACT2FN[ACTIVATIONS[name]]
 
 
@@ -60,8 +61,8 @@ def decoder_options(config: Any) -> DecoderOptions:
 class CheckpointedLayers(nn.ModuleList):
     """List of layers that are called with gradient checkpointing if transformers has enabled it.
 
-    It wraps layers when they are iterated over and assigns nothing to them, so that the replicas of
-    ``torch.nn.DataParallel`` call their own layers.
+    Layers are wrapped when the list is iterated over, and nothing is assigned to them. The replicas of
+    ``torch.nn.DataParallel`` therefore call their own layers.
     """
 
     gradient_checkpointing = False  # set by transformers, together with _gradient_checkpointing_func
@@ -104,10 +105,10 @@ class TransformersStack(TokenEmbedding):
     def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]
     ) -> Tensor:
-        """Compute the padding mask [B, T], True at padding, of token ids [B, T] or token vectors [B, T, C].
+        """Compute the padding mask [B, T] of token ids [B, T] or input embeddings [B, T, C], True at padding.
 
-        An attention mask may cover the cached positions as well. Without a mask, token vectors have no
-        padding.
+        If an attention mask is given, its last T columns are used, because earlier columns belong to cached
+        positions. Otherwise the padding id is masked, and embeddings are assumed to be unpadded.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Expected either input_ids or inputs_embeds, got both or neither.")

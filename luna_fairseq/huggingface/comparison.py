@@ -28,9 +28,9 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches, at most ``longest`` tokens, to compare two models on.
 
-    Models compute differently above certain lengths, and the batches contain lengths on both sides of these.
-    One such length is that of the packed sequence P. The other is ``DENSE_LENGTH``, up to which look-up
-    attention reads all source tokens rather than selected segments.
+    Models compute differently above certain lengths, and the batches contain lengths on both sides of each.
+    One such length is that of the packed sequence P. The other is ``DENSE_LENGTH``, up to which queries of
+    look-up attention attend to all source tokens rather than to selected segments.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -39,7 +39,7 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
 
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
-    """Return random token ids from 4 to ``size`` - 1, padded on the right. Equal arguments give equal ids."""
+    """Return random token ids from 4 to ``size`` - 1, padded on the right. The first length is the seed."""
     generator = torch.Generator().manual_seed(lengths[0])
     tokens = torch.randint(4, size, (len(lengths), max(lengths)), generator=generator)
     return tokens.masked_fill(torch.arange(tokens.size(1)) >= torch.tensor(lengths)[:, None], pad)

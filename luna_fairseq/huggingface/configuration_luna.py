@@ -1,7 +1,7 @@
 """Configuration classes of the Luna models for Hugging Face's transformers.
 
-Fields are named after fairseq's options, such as ``encoder_embed_dim``. The usual transformers names, such as
-``hidden_size``, are aliases for these fields.
+Fields are named after fairseq's options, such as ``encoder_embed_dim``. Hugging Face's attribute names, such
+as ``hidden_size``, are aliases for these fields.
 """
 
 from typing import Any, Dict
@@ -59,9 +59,10 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 
 
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
-    """Map the usual transformers names, such as ``hidden_size``, to the fields of a Luna configuration.
+    """Map Hugging Face's attribute names, such as ``hidden_size``, to the fields of a Luna configuration.
 
-    The fields begin with ``side``, "encoder" or "decoder". ``max_position_embeddings`` is ``positions``.
+    Field names are prefixed with ``side``, "encoder" or "decoder". The attribute ``max_position_embeddings``
+    maps to the field named by ``positions``.
     """
     names = {
         "hidden_size": "embed_dim",
@@ -91,7 +92,7 @@ class LunaConfig(PretrainedConfig):
         non_contextual_packed: every layer uses the learned initial P, not the P of the preceding layer.
         packed_is_read: the classification head takes P as input. The final layer normalization of P then has
             a gain and a bias.
-        anchored_packed: assign each vector of P a segment of the sequence, whose tokens it prefers.
+        anchored_packed: assign each vector of P a segment of the sequence, whose tokens it favors.
         anchor_strength: initial strength of this preference.
         local_parts: number of neighboring text segments that each encoder token additionally attends to; 0
             for none. The text has one segment per vector of P.
@@ -99,10 +100,10 @@ class LunaConfig(PretrainedConfig):
         dropout: dropout probability of embeddings and layer outputs.
         attention_dropout: dropout probability of attention weights.
         activation_dropout: dropout probability after the activation.
-        word_dropout: probability of dropping a whole token vector.
+        word_dropout: probability of dropping a whole token embedding.
         quant_noise_pq: quantization noise during training. If greater than 0, the model has a linear layer
             after the embedding.
-        no_scale_embedding: do not scale token vectors by the square root of their width.
+        no_scale_embedding: do not scale token embeddings by the square root of their width.
         layernorm_embedding: apply layer normalization to the embeddings.
         no_token_positional_embeddings: use no positional embeddings.
         encoder_embed_dim: width of the encoder.
@@ -156,7 +157,7 @@ class LunaDecoderConfig(LunaConfig):
 
     A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``), and fields that
     concern the source have no effect. ``DECODER_DEFAULTS`` holds the default values. P is the packed
-    sequence; see :class:`LunaConfig`.
+    sequence, a short sequence of vectors to which the tokens attend.
 
     Args:
         pack_activation: activation of causal pack attention, "softplus" or "elu".
@@ -164,7 +165,7 @@ class LunaDecoderConfig(LunaConfig):
         cross_attention: "luna" attends to the source through P, "softmax" to all source tokens.
         packed_lookup: number of vectors of P whose text segments cross-attention additionally attends to
             token by token; 0 for none.
-        diagonal_prior: prefer source tokens whose relative position is similar to that of the target token.
+        diagonal_prior: favor source tokens whose relative position is similar to that of the target token.
         separators: ids of the sentence separator in the source and in the target vocabulary. If given,
             ``diagonal_prior`` compares positions within sentences, otherwise within the whole text.
         no_decoder_final_norm: omit the final layer normalization of a pre-norm decoder.

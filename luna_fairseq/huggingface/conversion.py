@@ -1,6 +1,6 @@
 """Convert this package's fairseq models to transformers models.
 
-A :class:`ModelKind` describes how to convert one kind of model, such as a translation model. For each kind, a
+A :class:`ModelKind` describes how to convert one type of model, such as translation models. For each type, a
 function derives the fields of config.json from the fairseq model.
 """
 
@@ -32,10 +32,10 @@ Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Return the options ``names`` of fairseq's nested configuration. Missing ones are omitted.
+    """Return the options with the given names from fairseq's nested configuration, without missing options.
 
-    For example, ``encoder_embed_dim`` is the value of ``cfg.encoder.embed_dim``. fairseq has already set
-    unset options to their defaults.
+    For example, ``encoder_embed_dim`` is the value of ``cfg.encoder.embed_dim``. fairseq has already replaced
+    unset options with their defaults.
     """
     options = {}
     for name in names:
@@ -52,7 +52,7 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 def declared_options(model: Any) -> Dict[str, Any]:
     """Return the values of all options in the dataclass of a fairseq model, keyed by name.
 
-    They are written to config.json, so that a new option of the dataclass is exported automatically.
+    They are written to config.json, so that new options of the dataclass are exported automatically.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -60,7 +60,7 @@ def declared_options(model: Any) -> Dict[str, Any]:
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    """Return the config.json fields of a model that consists of an encoder."""
+    """Return the config.json fields of an encoder-only model."""
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
     return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
@@ -109,7 +109,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the config.json fields that are common to all models with a decoder."""
+    """Return the config.json fields that all models with a decoder have."""
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
@@ -142,10 +142,10 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """Kind of model, such as a translation model, and how to convert it to transformers.
+    """Type of model, such as a translation model, and how to convert it to transformers.
 
     Attributes:
-        title: name of the kind in the model card, such as "masked language model".
+        title: name of the type in the model card, such as "masked language model".
         auto_class: transformers class that loads the exported folder, such as "AutoModelForMaskedLM".
         module: module of this package that defines the exported class.
         class_name: name of the exported class.
@@ -234,7 +234,7 @@ KINDS = {
 
 
 def fine_tuned_kind(head: str) -> ModelKind:
-    """Describe the export of a masked language model fine-tuned for classification.
+    """Return the :class:`ModelKind` of a masked language model fine-tuned for classification.
 
     ``head`` is the name of the classification head in the checkpoint.
     """
@@ -250,7 +250,7 @@ def fine_tuned_kind(head: str) -> ModelKind:
 
 
 def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
-    """Describe how to export a fairseq model, with the classification head ``head`` if it is given.
+    """Return the :class:`ModelKind` of a fairseq model, with the classification head ``head`` if it is given.
 
     Raises InputError if the model cannot be exported, or has no head of this name.
     """
@@ -286,7 +286,7 @@ def _check_exportable(model: Any) -> None:
 
 
 def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Map the parameter names in a checkpoint to those in an exported folder with this config.json.
+    """Map parameter names in a checkpoint to names in an exported folder whose config.json is ``config``.
 
     For example, "decoder.output_projection.weight" becomes "lm_head.weight". Parameters that do not exist in
     the exported model are omitted.
@@ -301,7 +301,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
-    """Map the parameter names in a checkpoint to those in an exported model of this kind, without buffers."""
+    """Map the parameter names in a checkpoint to those in an exported model. Buffers are omitted."""
     mapped = {}
     for name in fairseq_names:
         pair = next((pair for pair in kind.name_prefixes if name.startswith(pair[0])), None)
@@ -352,10 +352,10 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 
 
 def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
-    """Return the default arguments of ``generate``. For translation, they are those of fairseq-generate.
+    """Return the default arguments of ``generate``, for translation those of fairseq-generate.
 
     A translation has at least one token and no padding. The limits are given as ``max_length`` and
-    ``min_length``, including the start token and any decoder prompt. Users could not override defaults of
+    ``min_length``, which count the start token and any decoder prompt. Users could not override defaults of
     ``max_new_tokens`` and ``min_new_tokens``.
     """
     options = {

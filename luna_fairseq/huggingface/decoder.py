@@ -1,6 +1,6 @@
 """Luna decoder for Hugging Face's transformers, and its cache for ``generate``.
 
-A causal language model consists of the decoder alone.
+A causal language model consists of the decoder alone. Shapes: batch size B, T tokens, width C.
 """
 
 from typing import Any, Dict, Optional, Tuple, Union
@@ -31,8 +31,8 @@ class LunaCache:
     forward pass returns a new cache and leaves the given cache unchanged.
 
     Attributes:
-        memory: tensors that every decoding step reads, computed from the encoder output or, in a language
-            model, from the learned packed sequence P.
+        memory: cached tensors that every decoding step reads, computed from the encoder output or, in a
+            language model, from the learned packed sequence P.
         state: sums over the earlier positions, and their number.
     """
 
@@ -45,12 +45,12 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Number of cached tokens per hypothesis, excluding padding: [batch size]."""
+        """Return the number [batch size] of cached tokens per hypothesis, excluding padding."""
         return self.state.count
 
     @property
     def length(self) -> int:
-        """Number of cached positions, including padding."""
+        """Return the number of cached positions, including padding."""
         return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -103,8 +103,8 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
         """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
-        The arguments are those of the causal language model, and ``encoder_outputs``, the output of
-        :class:`LunaModel`. Of the attention weights, only ``cross_attentions`` are available.
+        ``encoder_outputs`` is the output of :class:`LunaModel`. The other arguments are those of the causal
+        language model. ``cross_attentions`` are the only attention weights that are available.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -142,7 +142,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the exported encoder's output [B, T, C] to ``EncoderOutput`` of this package, [T, B, C]."""
+    """Convert the exported encoder's output [B, T, C] to this package's ``EncoderOutput``, [T, B, C]."""
     if encoder_outputs is None:
         return None
     source_mask = encoder_outputs.source_mask
@@ -172,10 +172,10 @@ class CachedGeneration(nn.Module):
         inputs_embeds: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Dict[str, Any]:
-        """Return the arguments of the next forward pass, which processes the positions after the cached ones.
+        """Return the arguments of the next forward pass, which processes the positions after the cache.
 
-        ``input_ids`` [B, T] are those of the whole text. A language model whose attention mask covers the
-        whole text also accepts only the new ids. ``inputs_embeds`` are the vectors of a language model's
+        ``input_ids`` [B, T] are the ids of the whole text. A language model whose attention mask covers the
+        whole text also accepts only the new ids. ``inputs_embeds`` are the embeddings of a language model's
         prompt.
         """
         has_source = self.config.is_encoder_decoder
@@ -222,10 +222,7 @@ class CachedGeneration(nn.Module):
 
 
 def _cached_state(cache: Any) -> Optional[DecoderState]:
-    """Return the decoding state in a cache, or None without one.
-
-    Raise TypeError for another model's cache.
-    """
+    """Return the decoding state in a cache, or None. Raise TypeError for another model's cache."""
     if cache is None or isinstance(cache, LunaCache):
         return None if cache is None else cache.state
     raise TypeError(
@@ -235,10 +232,10 @@ def _cached_state(cache: Any) -> Optional[DecoderState]:
 
 
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
-    """Return the tokens [B, T], or vectors [B, T, C], that follow the cached positions of a text.
+    """Return the token ids [B, T], or embeddings [B, T, C], that follow the cached positions of a text.
 
     The text has ``length`` positions, of which ``cached`` are cached. Raises ValueError if no token follows,
-    or ``tokens`` does not contain all of the new ones.
+    or if ``tokens`` lacks some of the new tokens.
     """
     new = length - cached
     if not 1 <= new <= tokens.size(1):

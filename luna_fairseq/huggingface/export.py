@@ -30,7 +30,7 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 class ConvertedCheckpoint(NamedTuple):
     """Checkpoint, its :class:`ModelKind`, and the transformers model and tokenizer converted from it.
 
-    The tokenizer is None if the model takes images as input.
+    The tokenizer is None for a model of images.
     """
 
     checkpoint: Any
@@ -57,7 +57,7 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str], example: str) -> CommandParser:
-    """Build a parser with the options common to luna-export-huggingface and luna-export-onnx."""
+    """Build a parser with the options that luna-export-huggingface and luna-export-onnx have in common."""
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
     parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
@@ -115,8 +115,8 @@ def convert_checkpoint(
 ) -> ConvertedCheckpoint:
     """Load a fairseq checkpoint, and convert its model and tokenizer to transformers.
 
-    ``folder`` is the folder of the later export. It is not written yet. Raises InputError if it already
-    exists, or the checkpoint cannot be exported.
+    ``folder`` is where the export will be written. Raises InputError if it already exists, or if the
+    checkpoint cannot be exported.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
@@ -160,7 +160,7 @@ def _check_task(path: Path, identity: Dict[str, Any]) -> None:
 
 
 def _describe_classes(config: Any, task: Any) -> None:
-    """Add to a configuration the names of a classifier's labels, or that it predicts a number."""
+    """Store the names of a classifier's labels, or the problem type "regression", in a configuration."""
     head, options = getattr(config, "classifier_head", None), getattr(task, "cfg", None)
     if head != getattr(options, "classification_head_name", None):
         return  # The head was trained on another task, or there is none.
@@ -175,7 +175,7 @@ def _describe_classes(config: Any, task: Any) -> None:
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a model generates, the target dictionary in translation."""
+    """Return the dictionary of the tokens that a model generates, such as that of the target language."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 

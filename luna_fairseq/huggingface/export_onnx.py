@@ -145,7 +145,7 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
 def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
     """Export a module to an ONNX graph by tracing the first example, and check the graph on all examples.
 
-    The dimensions in which the first and the last example differ in size become dynamic.
+    A dimension becomes dynamic if the first and the last example differ in size there.
     """
     first, *_, last = examples
     shapes = tuple(

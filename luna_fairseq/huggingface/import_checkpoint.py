@@ -128,7 +128,7 @@ def _check_same_training(
 ) -> None:
     """Raise InputError if a folder was not exported from the training run of the checkpoint ``like``.
 
-    ``exported`` and ``original`` are the identities of the two runs, from :func:`stored_identity`.
+    ``exported`` and ``original`` are the identities of the two runs, returned by :func:`stored_identity`.
     """
     for name, value in exported.items():
         if name in original and original[name] != value:

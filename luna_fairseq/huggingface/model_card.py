@@ -99,7 +99,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options with which the model was built. Names are in backticks, as in Markdown."""
+    """Return the options with which the model was built. Their names are in backticks, as in Markdown."""
     options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

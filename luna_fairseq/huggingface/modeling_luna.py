@@ -1,7 +1,8 @@
 """Luna encoder and masked language model for Hugging Face's transformers.
 
 Luna is Linear Unified Nested Attention (NeurIPS 2021). A short packed sequence P attends to the tokens, and
-the tokens attend to P, so time is linear in the number of tokens. Inputs and outputs are batch-first.
+the tokens attend to P, so time is linear in the number of tokens. Inputs and outputs are batch-first, with
+batch size B, T tokens and V tokens in the vocabulary.
 """
 
 import shutil
@@ -106,7 +107,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return the values of ``OUTPUT_OPTIONS``. Missing options have the values of the configuration."""
+        """Return the values of ``OUTPUT_OPTIONS``. Missing values are read from the configuration."""
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
@@ -152,7 +153,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
             input_ids: token ids [B, T], padded on the left or right.
             attention_mask: mask [B, T], 1 at tokens and 0 at padding. If None, the padding id is masked.
             position_ids: zero-based positions [B, T] of the tokens. If None, counted without padding.
-            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids``.
+            inputs_embeds: input embeddings [B, T, C] of width C in place of ``input_ids``.
             **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict``, in place of
                 the values in the configuration.
 
@@ -187,7 +188,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids. If None, raise ValueError, because models with sentence separators need them."""
+    """Return the token ids, which models with sentence separators need. Raise ValueError if they are None."""
     if input_ids is None:
         raise ValueError(
             "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."
@@ -245,8 +246,8 @@ class LunaForMaskedLM(LunaPreTrainedModel):
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
         """Compute the logits [B, T, V] at every position, and the mean cross-entropy if labels are given.
 
-        ``labels`` [B, T] are -100 at all positions that are not predicted. :meth:`LunaModel.forward`
-        describes the other arguments.
+        ``labels`` [B, T] are -100 at all positions that are not predicted. The other arguments are those of
+        :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

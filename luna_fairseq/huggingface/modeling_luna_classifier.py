@@ -1,7 +1,8 @@
 """Luna classifiers for Hugging Face's transformers.
 
 :class:`LunaForSequenceClassification` is a masked language model fine-tuned with a classification head.
-:class:`LunaForLongSequenceClassification` is a classifier of the Long Range Arena benchmark.
+:class:`LunaForLongSequenceClassification` is a classifier of the Long Range Arena benchmark. Shapes: batch
+size B, T (or U) tokens, width C, L vectors in the packed sequence P.
 """
 
 from typing import Any, Dict, Optional, Tuple, Union
@@ -32,7 +33,7 @@ def first_hidden_state(out: LunaModelOutput) -> Tensor:
 
 
 class AttentionToPacked(nn.Module):
-    """Attention from the first token to the packed sequence P. The output is the vector to classify."""
+    """Attention from the first token to the packed sequence P. The output is classified."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -140,7 +141,8 @@ class LunaForSequenceClassification(LunaClassifier):
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
         """Compute logits [B, ``config.num_labels``], and a loss if labels are given.
 
-        ``labels`` are class indices [B], or target values for regression. See :meth:`LunaModel.forward`.
+        ``labels`` are class indices [B], or target values for regression. The other arguments are those of
+        :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
@@ -221,7 +223,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
             second_input_ids: token ids [B, U] of the second sequences, for a model of pairs.
             second_attention_mask: mask [B, U] of the second sequences.
             pixel_values: normalized intensities [B, T] of images, in place of ``input_ids``.
-            inputs_embeds: token vectors [B, T, C] in place of ``input_ids``.
+            inputs_embeds: input embeddings [B, T, C] in place of ``input_ids``.
             labels: class indices [B].
             **output_options: the options of :meth:`LunaModel.forward`.
         """
@@ -241,7 +243,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Return one vector [B, C] per sequence to classify, as ``config.classifier_reads`` selects."""
+        """Return one vector [B, C] per sequence to classify. ``config.classifier_reads`` selects how."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

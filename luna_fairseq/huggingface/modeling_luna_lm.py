@@ -1,6 +1,7 @@
 """Luna causal language model for Hugging Face's transformers.
 
-Luna is Linear Unified Nested Attention (NeurIPS 2021), whose time is linear in the number of tokens.
+Luna is Linear Unified Nested Attention (NeurIPS 2021), whose time is linear in the number of tokens. Shapes:
+batch size B, T tokens, V tokens in the vocabulary.
 """
 
 from typing import Any, Optional, Tuple, Union
@@ -49,11 +50,11 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
 
         Args:
             input_ids: token ids [B, T]. If ``past_key_values`` is given, pass only the tokens that follow the
-                cached ones.
+                cached tokens.
             attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding. If
                 None, the padding id is masked.
             position_ids: position [B, T] of each token. If None, counted from 0, skipping padding.
-            inputs_embeds: token vectors in place of ``input_ids``.
+            inputs_embeds: input embeddings in place of ``input_ids``.
             past_key_values: cache returned by the preceding call. If None, a new text begins.
             labels: token ids [B, T], usually ``input_ids``, with -100 at positions to ignore. The model
                 shifts them.

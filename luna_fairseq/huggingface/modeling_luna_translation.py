@@ -1,6 +1,7 @@
 """Luna translation model for Hugging Face's transformers.
 
-Luna is Linear Unified Nested Attention (NeurIPS 2021), whose time is linear in the number of tokens.
+Luna is Linear Unified Nested Attention (NeurIPS 2021), whose time is linear in the number of tokens. Shapes:
+batch size B, S source tokens, T target tokens, V tokens in the target vocabulary, width C.
 """
 
 from typing import Any, Optional, Tuple, Union
@@ -19,7 +20,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
     """Luna encoder and decoder that return hidden states, without an output projection.
 
     ``config.source_vocab_size`` and ``config.vocab_size`` are the sizes of the source and the target
-    vocabulary. With ``config.share_all_embeddings``, both languages share one token embedding.
+    vocabulary. With ``config.share_all_embeddings``, one token embedding serves both languages.
     """
 
     def __init__(self, config: LunaConfig):
@@ -149,13 +150,13 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
             attention_mask: source mask [B, S], 1 at tokens and 0 at padding. If None, the padding id is
                 masked.
             decoder_input_ids: token ids [B, T] of the target, shifted right. If None, the shifted labels are
-                used. If ``past_key_values`` is given, pass only the tokens that follow the cached ones.
+                used. If ``past_key_values`` is given, pass only the tokens that follow the cached tokens.
             decoder_attention_mask: mask of the new target positions or of all target positions. If None, the
                 padding id is masked.
             encoder_outputs: output of the encoder. If it is given, the encoder does not run.
             past_key_values: cache returned by the preceding call. If None, a new target begins.
-            inputs_embeds: token vectors of the source in place of ``input_ids``.
-            decoder_inputs_embeds: token vectors of the target in place of ``decoder_input_ids``.
+            inputs_embeds: input embeddings of the source in place of ``input_ids``.
+            decoder_inputs_embeds: input embeddings of the target in place of ``decoder_input_ids``.
             labels: target token ids [B, T], -100 at positions to ignore.
             use_cache: return a cache (default: only if ``past_key_values`` is given).
             **output_options: the options of :meth:`LunaModel.forward`.

@@ -3,6 +3,7 @@
 A masked language model or classifier is one graph (:class:`WholeModel`). A model with a decoder has the graph
 :class:`DecodingStep`. In a translation model, the graph :class:`ReadSource` precedes it. The graphs take and
 return the decoding state as separate named tensors, because ONNX does not support other data structures.
+Shapes: batch size B, S source tokens, T tokens, V tokens in the vocabulary.
 """
 
 from typing import Any, List, Tuple
@@ -27,7 +28,7 @@ def random_source(model: Any, batch: int, length: int) -> Tensor:
 
 
 def source_vocabulary_size(config: Any) -> int:
-    """Return the size of the source vocabulary, or of the only vocabulary if there is just one."""
+    """Return the size of the source vocabulary, which may be a model's only vocabulary."""
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
@@ -45,7 +46,7 @@ class WholeModel(nn.Module):
 
 
 def name_tensors(prefix: str, values: Any) -> List[str]:
-    """Return names, such as ``state_layers_0_key_sum``, for all tensors in nested named tuples.
+    """Return a name, such as ``state_layers_0_key_sum``, for each distinct tensor in nested named tuples.
 
     The names are in the order in which ``flatten_tensors`` returns the tensors.
     """
@@ -65,10 +66,10 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """ONNX graph that encodes a source and computes the memory, the tensors that every decoding step uses.
+    """ONNX graph that encodes a source and returns the memory, the cached tensors that the decoder reads.
 
     Attributes:
-        example: memory of an example batch, whose structure all batches share.
+        example: memory of an example batch. The memory of every batch has the same structure.
     """
 
     input_names = ["input_ids"]
@@ -93,17 +94,17 @@ class ReadSource(nn.Module):
         return memory._replace(source=source._replace(padding_mask=None))
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the memory of source token ids [B, S], as tensors in the order of ``output_names``."""
+        """Encode source token ids [B, S], the only input, and return the decoder's cached tensors."""
         return tuple(flatten_tensors(self.read(inputs[0]))[0])
 
 
 class DecodingStep(nn.Module):
     """Module exported as the ONNX graph of one decoding step for one token per sentence.
 
-    A padding token leaves the state of its sentence unchanged. A state of zeros is the beginning of a text.
-    The inputs are "token", the tensors of the memory (``memory`` is an example), and the tensors of the
-    state. The memory of a language model becomes a part of the graph. The outputs are "logits", and
-    "next_NAME" for each tensor NAME of the state.
+    The inputs are "token", the tensors that the decoder caches for the source (``memory`` is an example), and
+    the tensors of the state. In a language model, ``memory`` is the same for all texts, and becomes a part of
+    the graph. The outputs are "logits", and "next_NAME" for each tensor NAME of the state. A state of zeros
+    is the beginning of a text. A padding token leaves the state of its sentence unchanged.
     """
 
     def __init__(self, model: Any, memory: DecoderMemory):
@@ -124,7 +125,7 @@ class DecodingStep(nn.Module):
         return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits [B, V] after the next token of each text, and the new decoding state."""
+        """Compute the logits [B, V] after the next token of each of B texts, and the new decoding state."""
         token, given, state = (
             inputs[0],
             inputs[1 : 1 + len(self.memory_names)],

@@ -16,7 +16,7 @@ Arrays = Dict[str, np.ndarray]
 
 
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
-    """Return three sizes (batch size, length): that of the example to trace, and two to compare.
+    """Return three pairs (batch size, length): one for the example to trace, and two for comparisons.
 
     The example has more tokens than P has rows, so that text segments have more than one token.
     """
@@ -46,8 +46,8 @@ def batches_to_compare(config: Any) -> List[Tensor]:
 def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
     """Compute the logits of an exported model for token ids [B, T], to compare them with ONNX graphs.
 
-    Their shape is [B, target tokens, V] for a translation model, [B, V] for a classifier, and [tokens without
-    padding, V] for a language model.
+    The logits are [B, target tokens, V] for a translation model, [B, V] for a classifier, and
+    [tokens without padding, V] for a language model, where V is the number of tokens or classes.
     """
     config = model.config
     if config.is_encoder_decoder:
@@ -57,7 +57,7 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
 
 
 def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Compute the logits of the ONNX graphs in a folder, with shapes as in :func:`compute_model_logits`."""
+    """Compute the logits of the ONNX graphs in a folder, in the shape of :func:`compute_model_logits`."""
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
         logits = torch.from_numpy(Graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
@@ -106,7 +106,7 @@ class Graph:
 
 
 def decode_step_by_step(decode: Graph, memory: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits [B, T, V] of target token ids [B, T] with one call of an ONNX graph per position."""
+    """Compute the logits [B, T, V] of token ids [B, T] with one call of an ONNX graph per position."""
     logits, state = [], decode.first_state(len(tokens))
     for token in tokens.t():
         outputs = decode({"token": token[:, None].numpy(), **memory, **state})

@@ -5,7 +5,7 @@ transformers loads code from files next to the model, but not from subfolders. T
 becomes one file. For example, ``luna_ops.py`` contains the functions of ``luna_fairseq.ops`` that the model
 uses, in import order. Only import statements are changed.
 
-Triton kernels are not copied; see ``ops/causal_luna/no_triton.py``.
+Triton kernels are not copied, because transformers would then ask every user to install Triton.
 """
 
 import ast
@@ -60,7 +60,7 @@ def write_code(model: str, folder: Path) -> None:
     """Copy a module of ``luna_fairseq.huggingface``, and the code that it imports, into a folder.
 
     The folder may already hold the code of another module. Raises ValueError if two modules of a subpackage
-    use one name for different objects, a function imports ``luna_fairseq``, or the folder contains a
+    use one name for different objects, if a function imports ``luna_fairseq``, or if the folder contains a
     different version of a file.
     """
     modules: Dict[str, _Module] = {}
@@ -86,7 +86,7 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module, and add it to ``modules`` after the modules of this package that it imports."""
+    """Parse a module and, recursively, its in-package imports into ``modules``, imported modules first."""
     if name in modules:
         return
     module = _parse_module(name)
@@ -126,7 +126,7 @@ def _parse_module(name: str) -> _Module:
 
 
 def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
-    """Return the modules without unused statements and imports. Only files in ``_REDUCED`` are reduced."""
+    """Return the modules without unused statements and imports. Only files in ``_REDUCED`` change."""
     needed: Set[Tuple[str, str]] = set()
     kept: Set[int] = set()
 

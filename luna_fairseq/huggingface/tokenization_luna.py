@@ -68,5 +68,5 @@ class LunaTokenizer(_LunaTokenizer):
     """Fast tokenizer of an exported Luna model.
 
     The implementation is in the base class. Otherwise, transformers 5 would rebuild the tokenizer from its
-    files and ignore ``target_tokenizer_file``, the tokenizer of the target language if it has its own.
+    files, and ignore the separate target tokenizer in ``target_tokenizer_file``.
     """

@@ -33,7 +33,7 @@ class Merges:
         self.split = lru_cache(maxsize=100_000)(self._split_word)
 
     def _split_word(self, word: str) -> List[str]:
-        """Split a word into subwords such as "walk@@" and "ing". All but the last end with "@@"."""
+        """Split a word into subwords such as "walk@@" and "ing". All except the last end with "@@"."""
         if len(word) < 2:
             return [word]
         parts = [*word, WORD_END] if self.end_is_symbol else [*word[:-1], word[-1] + WORD_END]
@@ -157,5 +157,5 @@ class LunaMosesTokenizer(_LunaMosesTokenizer):
 
     Decoding joins the subwords and detokenizes the text with Moses. ``codes_file`` is the BPE codes file of
     subword-nmt, and ``languages`` are the source and target language, such as ("de", "en"). The
-    implementation is in the base class, for the same reason as in :class:`LunaTokenizer`.
+    implementation is in the base class, because transformers 5 would otherwise rebuild the tokenizer.
     """

@@ -58,9 +58,9 @@ def build_tokenizer(
     """Build a tokenizer that converts plain text to ids and back.
 
     In input text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other
-    special tokens are treated as ordinary text, as in fairseq. Text that subword-nmt encoded gets a
-    :class:`LunaMosesTokenizer`. Raises InputError if the files do not match the dictionary, or their encoding
-    cannot be converted.
+    special tokens are treated as ordinary text, as in fairseq. If the files are those of subword-nmt, the
+    result is a :class:`LunaMosesTokenizer`. Raises InputError if the files do not match the dictionary, or if
+    their encoding cannot be converted.
 
     Args:
         files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty for words.
@@ -128,9 +128,9 @@ def build_tokenizer(
 
 
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
-    """Build the tokenizer of a task from files in the given folders, or return None if its input is images.
+    """Build the tokenizer of a task from files in the given folders, or return None for a task on images.
 
-    A translation model has a separate target tokenizer if its vocabularies differ.
+    If the source and target vocabularies of a translation model differ, it has a separate target tokenizer.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -150,7 +150,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer, keyed by file name, or {} without a tokenizer."""
+    """Return a digest of each vocabulary of a tokenizer, keyed by file name, or {} if it is None."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
@@ -158,7 +158,7 @@ def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
-    """Return a SHA-256 digest of a tokenizer's vocabulary, that is, of all tokens and their ids."""
+    """Return a SHA-256 digest of all tokens and ids in a tokenizer's vocabulary."""
     return digest(sorted(tokenizer.get_vocab().items()))
 
 
@@ -178,7 +178,7 @@ def choose_template(config: Any) -> Template:
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
     """Build a tokenizer that splits text at spaces.
 
-    With ``join_pieces``, decoding removes subword-nmt's "@@", so that pieces are joined to words.
+    With ``join_pieces``, decoding joins subword pieces to words by removing subword-nmt's marks "@@".
     """
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
@@ -243,7 +243,7 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
 def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
     """Raise InputError unless a sentencepiece model is a byte-pair encoding that does not normalize text.
 
-    The pieces of a byte-pair encoding have scores 0, -1, -2 and so on. Other model types use log
+    The subword pieces of a byte-pair encoding have scores 0, -1, -2 and so on. Other model types use log
     probabilities as scores.
     """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
@@ -258,8 +258,8 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
     """Build a byte-pair encoding for the ``tokenizers`` library.
 
-    ``vocabulary`` maps each piece to its id, and ``merges`` lists pairs of pieces in order. Raises InputError
-    if a piece or the result of a merge has no id.
+    ``vocabulary`` maps each subword piece to its id, and ``merges`` lists pairs of pieces in order. Raises
+    InputError if a piece or the result of a merge has no id.
     """
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:

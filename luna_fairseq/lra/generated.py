@@ -29,7 +29,7 @@ def generate_listops(
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
     """Generate distinct ListOps expressions, which are nested operations on digits.
 
-    ``sizes`` has the expression count per split, and ``bounds`` the exclusive bounds of the token count.
+    ``sizes`` is the expression count per split, and ``bounds`` are the exclusive bounds of the token count.
 
     Yields:
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
@@ -51,9 +51,9 @@ def generate_listops(
 def generate_pathfinder(
     seed: int, sizes: Dict[str, int], workers: int
 ) -> Iterator[Tuple[str, np.ndarray, int]]:
-    """Generate distinct Pathfinder images. Yield (split, image as uint8 [32, 32], label).
+    """Generate distinct Pathfinder images, as tuples (split, image as uint8 [32, 32], label).
 
-    The label is 1 if a path connects the two dots, and 0 otherwise. ``sizes`` has the image count per split.
+    The label is 1 if a path connects the two dots, and 0 otherwise. ``sizes`` is the image count per split.
     """
     draw = pathfinder_images.draw_example
     return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)

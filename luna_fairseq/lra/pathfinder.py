@@ -51,7 +51,7 @@ _NEAR = [
 
 
 def draw_example(seed: str) -> Tuple[np.ndarray, int]:
-    """Draw a random Pathfinder image, uint8 [32, 32], and its label.
+    """Draw a random Pathfinder image, uint8 [32, 32]. Return the image and its label.
 
     The label is 1 if the two dots are the ends of one path, and 0 if they are on different paths. Both labels
     are equally likely.

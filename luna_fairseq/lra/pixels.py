@@ -28,7 +28,7 @@ class PixelSequenceDataset(FairseqDataset):
         self.sizes = np.full(len(pixels), pixels.shape[1])
 
     def __getitem__(self, index: int) -> Tensor:
-        """Return the normalized pixels of an image, float32 [T] for T pixels."""
+        """Return the normalized pixels of an image, float32 [T]."""
         scaled = self.pixels[index].astype(np.float32) / (INTENSITIES - 1)
         return torch.from_numpy((scaled - self.mean) / self.std)
 
@@ -49,7 +49,7 @@ def pillow() -> Any:
 def read_pixels(stem: Path) -> np.ndarray:
     """Read the images of a split, uint8 [N, T] for N images of T pixels.
 
-    ``STEM.npy`` is read if it exists. Otherwise ``STEM.src`` is read, with an image per line.
+    ``STEM.npy`` is read if it exists. Otherwise ``STEM.src`` is read, a text file with one image per line.
     """
     binary, text = (stem.with_name(stem.name + suffix) for suffix in (".npy", ".src"))
     if binary.is_file():

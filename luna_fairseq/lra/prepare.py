@@ -119,7 +119,8 @@ def _input_names() -> Set[str]:
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
     """Return an error message for an output folder that holds other data than the command would write.
 
-    before: settings of the data in the folder, None if it was not written by the command. settings: new ones.
+    ``before`` are the settings of these data (None if they were not written by the command), ``settings``
+    new.
     """
     found = "other files"
     if before is not None:
@@ -131,8 +132,8 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """Write the data of a task to a temporary folder, and rename it to the output folder when complete.
 
-    key: checksum of the input and the settings, for the record of the folder. Returns the settings and the
-    number of examples per split and class.
+    ``key`` is a checksum of the input and the settings, which is recorded in the folder. Return the settings
+    and the number of examples per split and class.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)
@@ -149,7 +150,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
 
 
 def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write ListOps expressions: the published ones if ``--mirror`` is given, otherwise generated ones."""
+    """Write the published ListOps expressions if ``--mirror`` is given, otherwise generated ones."""
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -230,7 +231,7 @@ def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
 
 @contextmanager
 def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that yields the path of a published archive. Damage raises InputError."""
+    """Context manager that yields the path of a published archive. Raise InputError if it is damaged."""
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
         yield path

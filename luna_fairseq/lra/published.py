@@ -38,10 +38,10 @@ ImageExample = Tuple[str, np.ndarray, int]
 
 
 def read_listops(folder: Path) -> Iterator[TokenExample]:
-    """Yield (split, [vocabulary indices], value) for each published ListOps expression.
+    """Yield tuples (split, [vocabulary indices], value) for the published ListOps expressions.
 
-    The folder has ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raises InputError if a
-    listed value is wrong.
+    The folder has ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raises InputError if a value
+    in these files is wrong.
     """
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
@@ -67,7 +67,7 @@ def read_listops(folder: Path) -> Iterator[TokenExample]:
 
 
 def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Yield (split, [bytes], label) for each IMDB review, cut to ``max_length`` bytes.
+    """Yield tuples (split, [bytes], label) for the IMDB reviews, truncated to ``max_length`` bytes.
 
     The label is 1 for a positive review. The test set is also the validation set, as in the published
     benchmark.
@@ -86,9 +86,9 @@ def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Yield (split, [bytes of each paper], label) for each pair of papers from the ACL Anthology Network.
+    """Yield tuples (split, [bytes of each paper], label) for pairs of papers from the ACL Anthology Network.
 
-    The papers are cut to ``max_length`` bytes. The label is 1 if one paper cites the other.
+    The papers are truncated to ``max_length`` bytes. The label is 1 if one paper cites the other.
     """
     truncated: List[int] = []
     for name, content in read_members(archive):
@@ -111,7 +111,7 @@ def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
-    """Cut a text to ``max_length`` bytes. If it is longer, append its length to the list ``truncated``."""
+    """Truncate a text to ``max_length`` bytes. Append its length to ``truncated`` if it is longer."""
     if len(text) > max_length:
         truncated.append(len(text))
     return list(text[:max_length])
@@ -125,7 +125,7 @@ def _report_truncated(truncated: List[int], max_length: int) -> None:
 
 
 def read_cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Yield (split, grayscale image as uint8 [1024], label) for each CIFAR-10 image.
+    """Yield tuples (split, grayscale image as uint8 [1024], label) for the CIFAR-10 images.
 
     The last 5,000 training images are used for validation, as in the published benchmark.
     """
@@ -157,11 +157,11 @@ def to_gray(channels: np.ndarray) -> np.ndarray:
 
 
 def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
-    """Yield (split, image as uint8 [side * side], label) for the published Pathfinder images ("hard").
+    """Yield tuples (split, image as uint8 [side * side], label) for the published Pathfinder images.
 
-    The label is 1 if a path connects the two dots. The published files are not divided into splits. The
-    images are shuffled with seed 0, then 80 % are used for training, 10 % for validation and 10 % for
-    testing.
+    The images are those of the level "hard". The label is 1 if a path connects the two dots. The published
+    files are not divided into splits. The images are shuffled with seed 0, then 80 % are used for training,
+    10 % for validation and 10 % for testing.
 
     Args:
         archive: archive of the published benchmark.
@@ -211,7 +211,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Yield (name, label, location) of each image in a Pathfinder metadata file.
+    """Yield tuples (name, label, location) for the images in a Pathfinder metadata file.
 
     The location is for error messages. The files are text, although their names end with ``.npy``.
     """

@@ -177,7 +177,7 @@ def find_task(recipe: Recipe) -> str:
 
 
 def model_options(model: str, task: str) -> List[str]:
-    """Return the fairseq-train options that select a model of ``--models`` for a task such as "listop".
+    """Return the fairseq-train options for a model named as in ``--models``, and a task such as "listop".
 
     Example:
         >>> model_options("luna-16-p", "listop")
@@ -198,7 +198,7 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Match the name of a Luna model: length of P, ``-anchored`` and ``-p``. Return None for other models.
+    """Match the name of a Luna model: length of P, "-anchored" or None, "-p" or None. Otherwise return None.
 
     Example:
         >>> parse_luna("luna-16-p").groups()
@@ -210,7 +210,7 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
     """Train a model, test its best checkpoint, and write the result to ``result.json`` in a folder.
 
-    ``planned`` is the result without the accuracy. Returns the complete result.
+    ``planned`` is the result without the accuracy. Return the complete result.
     """
     folder.mkdir(parents=True, exist_ok=True)
     options = planned.options
@@ -278,7 +278,7 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
 
 
 def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Average the accuracies of a model over the seeds of each task, and then over the tasks ``titles``."""
+    """Average the accuracies of a model over the seeds of each task, and then over the given tasks."""
     return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
 
@@ -307,7 +307,7 @@ def _display_name(model: str) -> str:
 
 
 def _format_cell(accuracies: List[float]) -> str:
-    """Return the mean, the sample standard deviation and the number of accuracies, or "-" without any.
+    """Return the mean, the sample standard deviation and the number of accuracies, or "-" if there are none.
 
     Example:
         >>> _format_cell([60.0, 62.0])

@@ -46,7 +46,7 @@ CLS = "<CLS>"
 
 @dataclass
 class LRAConfig(FairseqDataclass):
-    """Options that all Long Range Arena tasks share."""
+    """Options of all Long Range Arena tasks."""
 
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in the order of the files")
@@ -96,7 +96,7 @@ class LRATask(FairseqTask):
 
     @property
     def prepends_cls(self) -> bool:
-        """True if the model classifies its output at ``<CLS>``. The token is then prepended to sequences."""
+        """True if the model classifies its output at ``<CLS>``, which is then prepended to all sequences."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, fields: Dict[str, Any], sizes: np.ndarray) -> None:
@@ -156,10 +156,7 @@ class LRATextTask(LRATask):
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load the sequences and labels of a split.
-
-        If ``combine`` is True, also load the split's further parts, ``train1``, ``train2`` and so on.
-        """
+        """Load the sequences and labels of a split and, with ``combine``, of its parts such as ``train1``."""
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
         sources = [self._load_sequences(folder / name / split, combine) for name in folders]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
@@ -209,7 +206,7 @@ class LRATextTask(LRATask):
 
 @register_task("long_range_arena", dataclass=LRAConfig)
 class LongRangeArenaTask(LRATextTask):
-    """Alias of the task ``lra-text``, with the name used in the commands of the Luna authors' code."""
+    """Alias of the ``lra-text`` task under the name that the Luna authors' commands use."""
 
 
 @register_task("lra-image", dataclass=LRAImageConfig)

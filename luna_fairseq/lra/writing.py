@@ -22,7 +22,7 @@ def write_tokens(
 ) -> Counts:
     """Write token sequences and their labels in the binary format of fairseq-preprocess.
 
-    Returns the number of examples per split and class.
+    Return the number of examples per split and class.
 
     Args:
         folder: folder to write to.

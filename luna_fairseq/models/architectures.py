@@ -1,4 +1,4 @@
-"""Registration of named sets of model options (presets) with fairseq, for ``--arch``."""
+"""Registration of named sets of model options (presets) with fairseq. ``--arch`` selects a preset."""
 
 from functools import partial
 from typing import Any, Dict
@@ -20,7 +20,7 @@ def register_architectures(model: str, presets: Presets) -> None:
 
 
 def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
-    """Set the options of a preset in ``args``, unless the user has set them."""
+    """Set the options of a preset in ``args``, except options that the user has set."""
     for option, value in preset.items():
         if getattr(args, option, None) is None:
             setattr(args, option, value)

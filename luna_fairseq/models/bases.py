@@ -74,15 +74,15 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
-        """Return a function that builds the beam search. With ``--print-alignment``, it also aligns words."""
+        """Return a function that builds the beam search, with alignments if ``--print-alignment`` is set."""
         alignment = getattr(args, "print_alignment", None)
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Rename the parameters in a state dict of the Luna authors' code (fairseq-apollo), in place.
 
-        Raises InputError if an embedding and that of the model differ in the number of entries. ``name`` is
-        the prefix of the model's parameters.
+        Raises InputError if the embeddings of the state dict and of the model have different numbers of
+        entries. ``name`` is the prefix of the model's parameters.
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -103,7 +103,7 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare for inference, with weights in 8 bits or bfloat16 if ``--int8`` or ``--bf16`` is set."""
+        """Prepare for inference. ``--int8`` and ``--bf16`` convert the weights to 8 bits or bfloat16."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         elif has_bfloat16_option(cfg) and next(self.parameters()).is_cpu:
@@ -134,7 +134,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     Attributes:
         encoder_class: function ``(configuration, source dictionary, token embedding) -> encoder``.
         decoder_class: function ``(configuration, target dictionary, token embedding) -> decoder``.
-        shortlist: target pieces that beam search may choose, keyed by source piece (None: all pieces).
+        shortlist: vocabulary shortlist that restricts beam search (None: no restriction).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -151,7 +151,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
         """Build a model for the task from fairseq's nested ``TransformerConfig``.
 
-        With --sentence-diagonal, the dictionaries must have the symbol that separates sentences.
+        With --sentence-diagonal, the dictionaries must contain the symbol that separates sentences.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         cfg.separators = None
@@ -237,7 +237,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Add the options from which the sentence encoder is built to those of a masked language model."""
+    """Return the options of a masked language model with those added that its sentence encoder needs."""
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )

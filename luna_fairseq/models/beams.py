@@ -9,8 +9,8 @@ from torch import Tensor
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
     """Return the indices of the sentences to keep, and the index of each hypothesis's sentence among them.
 
-    ``sentences`` holds the sentence of each hypothesis. The hypotheses of a sentence can then share one
-    cached source. If some sentences have more hypotheses than others, each hypothesis gets its own entry.
+    ``sentences`` [R] holds the index of the sentence of each of R hypotheses. If all sentences have the same
+    number of hypotheses, each sentence is kept once. Otherwise each hypothesis gets its own entry.
     """
     remaining, index, counts = torch.unique_consecutive(sentences, return_inverse=True, return_counts=True)
     if torch.equal(counts, counts[:1].expand_as(counts)):

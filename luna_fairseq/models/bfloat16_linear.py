@@ -62,7 +62,7 @@ class BFloat16Linear(nn.Module):
         return products.float() if self.bias is None else products + self.bias
 
     def select(self, outputs: Tensor) -> "BFloat16Linear":
-        """Return a layer that computes only the outputs with these indices [N]. Cache the unpacked weight."""
+        """Return a layer that computes only the outputs with these indices, a vector [N]."""
         if self.unpacked is None:
             self.unpacked = self.packed.to_dense()
         bias = None if self.bias is None else self.bias.index_select(0, outputs)

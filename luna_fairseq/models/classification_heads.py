@@ -16,7 +16,7 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 class PackedClassificationHead(RobertaClassificationHead):
     """RoBERTa's classification head, applied to one vector per sentence that is computed from P.
 
-    The packed sequence P is a short summary of the sentence. Subclasses define the vector in :meth:`pool`.
+    The packed sequence P is a short summary of the sentence. Subclasses compute the vector in :meth:`pool`.
     """
 
     def forward(
@@ -83,7 +83,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of the vectors of P [B, L, C], ignoring padding (``mask`` [B, L] is True)."""
+    """Return the mean [B, C] of the vectors of P [B, L, C]. Padding (``mask`` [B, L] is True) is ignored."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

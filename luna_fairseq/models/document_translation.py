@@ -1,4 +1,4 @@
-"""Translation of whole documents, split into pieces that fit the model."""
+"""Translation of whole documents, which are split into passages of several sentences that fit the model."""
 
 from typing import Any, Iterable, List, Sequence
 
@@ -18,13 +18,13 @@ def translate_document(
 ) -> List[str]:
     """Translate a document, and return one translation per sentence.
 
-    The document is split into pieces of several sentences. Each piece is translated as a whole. If its
+    The document is split into passages of several sentences. Each passage is translated as a whole. If its
     translation has a different number of sentences, it is translated again, sentence by sentence.
 
     Args:
         hub: interface returned by ``LunaModel.from_pretrained``.
         sentences: sentences of one document, as plain text.
-        tokens: maximum number of tokens per piece, as in ``luna-prepare-bitext --documents``.
+        tokens: maximum number of tokens per passage, as in ``luna-prepare-bitext --documents``.
         beam: beam size.
         kwargs: generation options, such as ``lenpen``.
 
@@ -86,6 +86,6 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
-    """Group sentences into pieces that are translated as a whole, such as ``[["a", "b"], ["c"]]``."""
+    """Group sentences into the passages of a document, such as ``[["a", "b"], ["c"]]``."""
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

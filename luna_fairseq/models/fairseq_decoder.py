@@ -50,8 +50,10 @@ class Decoding(NamedTuple):
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     """Luna decoder with the interface of fairseq's incremental decoders.
 
-    In beam search, fairseq repeats the source for every hypothesis. This class reads each source once, before
-    the first step. The incremental state of fairseq holds a :class:`Decoding`.
+    In beam search, fairseq repeats the source for every hypothesis. This class instead processes each source
+    once, before the first step. The incremental state of fairseq holds a :class:`Decoding`.
+
+    Shapes: batch size B, T target tokens, S source tokens, width C, V tokens in the dictionary.
 
     Args:
         cfg: fairseq's TransformerConfig, extended with Luna's options.
@@ -114,7 +116,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return state_dict
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Prepare for generation. If ``need_attn``, return the attention weights needed for alignments."""
+        """Prepare for generation. With ``need_attn``, attention weights over the source are returned."""
         self.need_attn = need_attn
 
     def extract_features(
@@ -181,7 +183,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[Any, Dict[str, List[Any]]]:
         """Compute the logits [B, T, V] of the next tokens, or their features if ``features_only`` is True.
 
-        :meth:`extract_features` describes the other arguments and the dictionary.
+        The other arguments and the dictionary that is also returned are those of :meth:`extract_features`.
         """
         x, extra = self.extract_features(
             prev_output_tokens,
@@ -199,13 +201,13 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         for_decoding: bool = False,
         weights_of: Tuple[int, ...] = (),
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
-        """Compute the decoder's memory from the encoder's output: the tensors that every step reads.
+        """Compute the decoder's memory, the cached tensors of the source that every step reads.
 
         In training, --decoder-layerdrop skips layers. ``weights_of`` lists the layers (by index) whose
         attention weights are needed.
 
-        Returns the memory, and the index of each hypothesis's sentence in it, or None if fairseq has not
-        reordered the output.
+        Return the memory, and the index in it of each hypothesis's sentence. The second result is None if
+        fairseq has not reordered the encoder's output.
         """
         refuse_tracing()
         skipped: List[int] = []
@@ -234,7 +236,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         weights_of: Tuple[int, ...],
         state: Optional[DecoderState],
     ) -> Decoding:
-        """Read the source, and create the decoding state before the first step.
+        """Compute the memory of the source, and create the decoding state before the first step.
 
         ``weights_of`` lists the layers (by index) whose attention weights are needed. ``state`` is the
         decoder state after earlier text, or None.
@@ -266,7 +268,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if a text is too long for learned positions (sinusoidal: no limit)."""
+        """Raise InputError if a text is too long for learned positions. Others have no limit."""
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -296,7 +298,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
 
 def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -> AdaptiveSoftmax:
-    """Build fairseq's adaptive softmax, which may share matrices with the adaptive input ``embed_tokens``."""
+    """Build fairseq's adaptive softmax, which options may tie to the adaptive input ``embed_tokens``."""
     return AdaptiveSoftmax(
         vocabulary,
         cfg.decoder.output_dim,
@@ -309,7 +311,7 @@ def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -
 
 
 def build_output_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
-    """Build the linear layer that computes logits. Options decide whether it shares the embedding matrix."""
+    """Build the linear layer that computes logits. If tied, it uses the embedding matrix as its weight."""
     if cfg.share_decoder_input_output_embed:
         projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)
         projection.weight = embed_tokens.weight

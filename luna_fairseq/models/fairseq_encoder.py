@@ -38,11 +38,10 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: source dictionary.
         embed_tokens: token embedding.
-        sentence_encoder: build the encoder of a classifier or masked language model; see
-            :class:`luna_fairseq.modules.options.EncoderOptions`.
+        sentence_encoder: build the encoder of a classifier or masked language model.
         packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
             layer. If not, the final layer norm of P has no weight or bias in a sentence encoder.
-        layer_repeats: number of times the layers are applied, with shared weights.
+        layer_repeats: number of times the stack of layers is applied, each time with the same weights.
         choose_attentions: function ``(cfg, options) -> factory`` that selects the attention modules.
     """
 
@@ -78,7 +77,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def add_packed_norm(self) -> None:
         """Add a weight and a bias to the final layer norm of the packed sequence P.
 
-        A new classification head that reads P needs both. If a checkpoint lacks them, they keep their initial
+        A new classification head that uses P needs both. If a checkpoint lacks them, they keep their initial
         values.
         """
         norm = self.packed_layer_norm
@@ -148,16 +147,17 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         token_embeddings: Optional[Tensor] = None,
         num_outputs: Optional[int] = None,
     ) -> Dict[str, List[Any]]:
-        """Encode source tokens [B, S], padded on the left or on the right.
+        """Encode B source sentences [B, S] of S tokens, padded on the left or on the right.
 
-        ``src_lengths`` are ignored. ``token_embeddings`` [B, S, C] replace the token embeddings. If
-        ``num_outputs`` is given, only the output of this many leading tokens is computed.
+        ``src_lengths`` is ignored. ``token_embeddings`` [B, S, C] of width C replace the model's embeddings
+        of the tokens. If ``num_outputs`` is given, only the outputs for the first ``num_outputs`` tokens are
+        computed.
 
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
-            - ``source``: padding masks as the decoder uses them, :class:`luna_fairseq.modules.Source`
-            - ``packed_out``: packed sequence P [L, B, C] after the last layer
+            - ``source``: source masks in the form used by the decoder, :class:`luna_fairseq.modules.Source`
+            - ``packed_out``: packed sequence P [L, B, C] after the last layer, with L rows
             - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
             - ``packed_states``: P before the first layer and after each layer, if ``return_all_hiddens`` is
               True

@@ -60,9 +60,9 @@ def get_option(cfg: Any, name: str) -> Any:
 
 
 def read_options(options_class: Any, cfg: Any, **given: Any) -> Any:
-    """Convert fairseq's nested TransformerConfig to the options of an encoder or a decoder.
+    """Convert fairseq's nested TransformerConfig to an instance of ``options_class``.
 
-    options_class: class of the result. given: options that the configuration does not determine.
+    The class is that of encoder or decoder options. ``given`` holds options that the configuration lacks.
     """
     activation = activation_function(cfg.activation_fn)
     return options_from(options_class, partial(get_option, cfg), activation_fn=activation, **given)
@@ -108,7 +108,7 @@ def replace_dropout(model: nn.Module) -> None:
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding that the options request, or None. Sinusoidal positions are fairseq's."""
+    """Build the position embedding that the options select, or return None if they select none."""
     if options.positions == SINUSOIDAL:
         return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
     return build_torch_positions(options, padding_idx)
@@ -139,9 +139,9 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
             self.weights = table.to(self.weights)
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T]. The first position is ``padding_idx + 1``.
+        """Return embeddings [B, T, C] of width C for the ``positions`` [B, T] of B sequences of T tokens.
 
-        ``end`` is the maximum sequence length, so that no position exceeds ``end + padding_idx``.
+        The first token has the position ``padding_idx + 1``. No position exceeds ``end + padding_idx``.
         """
         like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
         if end + self.padding_idx + 1 > self.weights.size(0):
@@ -174,8 +174,8 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
     """Compile a layer's methods ``forward`` and ``read`` with torch.compile, and return the layer.
 
     In evaluation mode, the layer runs uncompiled, because the sequence length changes at every decoding step.
-    Layers of the same class share the compiled code. Versions of torch before 2.5 would compile each layer
-    separately, and stop after a few.
+    Compiled code is reused for all layers of the same class. Versions of torch before 2.5 would compile each
+    layer separately, and stop after a few.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
         raise InputError(
@@ -188,7 +188,7 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
 
 
 def _call_compiled(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Call a method of a layer: the compiled code in training mode, otherwise the original."""
+    """Call a method of a layer. In training mode, its compiled version is called."""
     if not layer.training:
         return getattr(type(layer), name)(layer, *inputs, **kwargs)
     # Compiled code depends on the memory layout, and the input of the first layer is a transposed view.
@@ -199,14 +199,15 @@ def _call_compiled(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> 
 
 @lru_cache(maxsize=None)
 def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
-    """Return the compiled version of a method, which all layers of a class share."""
+    """Return the compiled version of a method, which is used for all layers of a class."""
     return torch.compile(getattr(layer_class, name))
 
 
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
-    """Make a decoder layer recompute activations in the backward pass. ``offload``: keep inputs on the CPU.
+    """Make a decoder layer recompute its activations in the backward pass, and return the layer.
 
-    fairseq's wrapper knows ``forward`` alone, and passes no gradients to tensors within tuples.
+    With ``offload``, the stored inputs are kept on the CPU. fairseq's wrapper is not used, because it handles
+    only ``forward``, and passes no gradients to tensors within tuples.
     """
     for name in METHODS:
         setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
@@ -239,7 +240,7 @@ def _call_method(methods: Dict[str, Callable[..., Any]], *inputs: Any, method: s
 
 
 class RepeatedLayers(nn.ModuleList):
-    """List of layers that are applied ``times`` times with shared parameters.
+    """List of layers that are applied ``times`` times with the same parameters.
 
     Example:
         >>> len(list(RepeatedLayers(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
@@ -261,5 +262,5 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation function of fairseq with a name such as ``relu``; GELU is :func:`gelu`."""
+    """Return fairseq's activation function with a name such as ``relu``, or :func:`gelu` for ``gelu``."""
     return gelu if name == "gelu" else utils.get_activation_fn(name)

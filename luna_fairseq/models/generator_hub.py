@@ -70,7 +70,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split tokenized text into subwords, and return them as text, separated by spaces."""
+        """Split tokenized text into subwords, and return the subwords as text, separated by spaces."""
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
@@ -133,7 +133,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
         """Return generation options that limit the length of translations relative to the source.
 
-        The result is {} for a language model, or if a limit was given here or at loading.
+        The result is {} for a language model, or if ``options`` or the options given at loading set a limit.
         """
         if not self.is_limited_by_source:
             return {}
@@ -172,8 +172,8 @@ class LanguageModelHub(GeneratorHub):
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
         """Feed a line of text to the model, and return the model state after this line.
 
-        ``stream``, the state after the preceding lines, is updated in place. If None, the line begins a new
-        text.
+        ``stream`` is the state after the preceding lines, and is updated in place. If None, the line begins a
+        new text.
         """
         model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
@@ -193,7 +193,7 @@ class LanguageModelHub(GeneratorHub):
     ) -> Any:
         """Generate continuations of a text or of a list of texts. Return each text with its continuation.
 
-        If ``stream``, a state returned by :meth:`read`, is given, the texts continue the text read so far.
+        If ``stream``, a state returned by :meth:`read`, is given, the texts follow the text processed so far.
         The state is not modified. ``kwargs`` are generation options, such as ``sampling``.
         """
         if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
@@ -252,7 +252,7 @@ def from_pretrained(
         kwargs: options such as ``bpe`` that override the options stored in the checkpoint.
 
     Raises:
-        InputError: A folder or the averaged weights are missing, ``hub`` does not support this kind of model,
+        InputError: A folder or the averaged weights are missing, ``hub`` does not support this type of model,
             or an option is unknown.
     """
     given = ParsedOptions(Namespace(**kwargs))

@@ -49,7 +49,7 @@ class OneDnnWeight:
         self.zeros = torch.zeros(len(self.scales), dtype=torch.long)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Return the products [.., outputs] with vectors [.., inputs] of values between -1 and 1."""
+        """Return the products [..., outputs] with vectors [..., inputs] of values between -1 and 1."""
         vectors = x.reshape(-1, x.size(-1))
         levels = torch.quantize_per_tensor(vectors, STEP, ZERO, torch.quint8).int_repr()
         products = torch.ops.onednn.qlinear_pointwise(
@@ -150,7 +150,7 @@ class Linear8(nn.Module):
     def select(self, outputs: Tensor) -> "Linear8":
         """Return a layer that computes only the outputs with these indices [N].
 
-        Cache the unpacked weights.
+        The unpacked weights are cached for later calls.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
@@ -179,7 +179,7 @@ class Linear8(nn.Module):
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Quantize vectors [.., inputs] with values in [-1, 1] to 8 bits, and multiply them by the weight."""
+        """Quantize vectors [..., inputs] with values in [-1, 1] to 8 bits and multiply them by the weight."""
         form = LINEAR8_FORMS.choose(x, self)
         if form == "onednn":
             onednn: Any = self.onednn
@@ -195,10 +195,11 @@ class Linear8(nn.Module):
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
-    """Quantize vectors [.., inputs] to 8 bits with a fixed scale, and multiply them by packed weights.
+    """Quantize vectors [..., inputs] to 8 bits with a fixed scale and multiply them by packed weights.
 
     The values must lie between -1 and 1. PyTorch's dynamically quantized linear operator derives the scale
-    from the smallest and largest input. A vector that contains -1 and 1 is appended to keep the scale fixed.
+    from the smallest and largest input. This function keeps the scale fixed by appending a vector that
+    contains -1 and 1. Return the products [..., outputs].
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0
@@ -219,7 +220,7 @@ def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
 
 @lru_cache(maxsize=None)
 def has_exact_8_bit_sums() -> bool:
-    """Return True if this CPU sums products of 8-bit numbers without overflow. CPUs with VNNI do.
+    """Return True if this CPU, such as one with VNNI, sums products of 8-bit numbers without overflow.
 
     Other CPUs add pairs of products in 16 bits, which may overflow unless the weights have 7 bits.
     """

@@ -73,7 +73,7 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return a configuration without groups as a dictionary. Absent options and None become defaults.
+    """Return a configuration without groups as a dictionary, with defaults for absent options and None.
 
     Raises InputError if a numeric option is out of bounds.
     """
@@ -86,7 +86,7 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 def nested_config(cfg: Any) -> TransformerConfig:
     """Convert a configuration without groups to fairseq's nested ``TransformerConfig``.
 
-    Unset options get their defaults, which may be the values of other options.
+    Unset options get their defaults, which may depend on other options.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim

@@ -1,6 +1,7 @@
 """Classifier of long sequences for Long Range Arena (section 4.1 of the paper), and its named architectures.
 
-The encoder consists of Luna layers, or of Transformer layers for comparison.
+The encoder consists of Luna layers, or of Transformer layers for comparison. Shapes: B sequences of T tokens
+or pixels, width C.
 """
 
 from argparse import Namespace
@@ -27,7 +28,7 @@ _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 @register_model("lra", dataclass=LunaClassifierConfig)
 class LunaClassifier(PluginModel):
-    """Classifier of long sequences of tokens or pixels, or of pairs of them (``pairs``).
+    """Classifier of long sequences of tokens or pixels. With ``pairs``, it classifies pairs of sequences.
 
     An encoder maps each sequence to a single vector, and a feed-forward network classifies the vector.
 
@@ -91,7 +92,7 @@ class LunaClassifier(PluginModel):
         src1_lengths: Optional[Tensor] = None,
         all_outputs: bool = False,
     ) -> Tensor:
-        """Compute the class logits [B, classes] of sequences or of pairs of sequences.
+        """Compute the class logits [B, classes] of B sequences or pairs of sequences.
 
         Args:
             src_tokens: tokens [B, T], padded on the right, or pixel intensities.
@@ -99,7 +100,7 @@ class LunaClassifier(PluginModel):
             src1_tokens: second sequence of each pair, if the model classifies pairs.
             src1_lengths: ignored.
             all_outputs: compute the outputs of all tokens in the last layer, for attention maps. By default,
-                only those that are classified are computed.
+                only the outputs that the classifier uses are computed.
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -133,7 +134,7 @@ class LunaClassifier(PluginModel):
         return self.encode(src_tokens, all_outputs)
 
     def encode(self, src_tokens: Tensor, all_outputs: bool = False) -> Tensor:
-        """Encode sequences as :meth:`represent` does, in a single call of the encoder."""
+        """Encode sequences [B, T] as the vectors [B, C] of :meth:`represent`, in one call of the encoder."""
         embed = self.encoder.embed_tokens
         reads_all = all_outputs or (self.args.sen_rep_type != "cls" and not self.args.use_p)
         num_outputs = None if reads_all else 1
@@ -177,7 +178,7 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """Build a classifier's encoder with its embedding, of pixels if ``dictionary`` is None."""
+    """Build a classifier's encoder. It embeds pixels if ``dictionary`` is None, and otherwise tokens."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:

@@ -17,10 +17,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderSizeOptions):
-    """Options shared by all long-sequence classifiers.
-
-    The help text of each field describes the option. The defaults match the authors' base size.
-    """
+    """Options that all long-sequence classifiers have. The defaults match the authors' base size."""
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
         None, "kind of input, which must fit the task (default: the kind of the task)", may_change=True
@@ -78,8 +75,7 @@ class ClassifierOptions(LayerOptions, EncoderSizeOptions):
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
     """All options of the Luna long-sequence classifier (``--arch lra``).
 
-    The help text of each field describes the option. The defaults match the authors' base architecture for
-    Long Range Arena.
+    The defaults match the authors' base architecture for Long Range Arena.
     """
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(

@@ -19,10 +19,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class TranslationOptions(LayerOptions, EncoderSizeOptions, DecoderSizeOptions):
-    """Options shared by all translation models: fairseq's Transformer options.
-
-    The help text of each field describes the option.
-    """
+    """Options of fairseq's Transformer that all translation models have."""
 
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
@@ -54,8 +51,7 @@ class TranslationOptions(LayerOptions, EncoderSizeOptions, DecoderSizeOptions):
 class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions, CrossOptions):
     """All options of the Luna translation model (``--arch luna``).
 
-    The help text of each field describes the option. The defaults match the paper's base model with tied keys
-    and values.
+    The defaults match the paper's base model with tied keys and values.
     """
 
     encoder_projected_attention_heads: Optional[int] = option(

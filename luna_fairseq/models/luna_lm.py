@@ -94,10 +94,10 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute the logits [B, T, V] of tokens [B, T], shifted right by one.
+        """Compute the logits [B, T, V] of the next tokens, out of V, for B texts of T tokens.
 
         Args:
-            src_tokens: tokens [B, T].
+            src_tokens: tokens [B, T], shifted right by one.
             src_lengths: ignored.
             stream: model state after earlier text, updated in place.
             keep_after: number of tokens after which the state is stored in ``stream``. If the next call
@@ -117,7 +117,7 @@ class LunaLanguageModel(LanguageModel):
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
-    """Build fairseq's adaptive input embedding, in which rarer words have smaller embeddings."""
+    """Build fairseq's adaptive input embedding, in which rare tokens have smaller embeddings."""
     text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq omits options that are None
     cutoff = eval_str_list(text, type=int) or []
     bounds = [0, *cutoff, len(dictionary)]

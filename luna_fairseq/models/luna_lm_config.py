@@ -18,10 +18,9 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
-    """Options shared by all causal language models, named as in fairseq.
+    """Options that all causal language models have, named as in fairseq.
 
-    The help text of each field describes the option. The default sizes match the decoder of the base
-    translation model.
+    The default sizes match the decoder of the base translation model.
     """
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension", least=1)
@@ -53,7 +52,4 @@ class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
 
 @dataclass
 class LunaLanguageModelConfig(LanguageModelOptions, LunaOptions, LunaDecoderOptions):
-    """All options of the Luna causal language model (``--arch luna_lm``).
-
-    The help text of each field describes the option.
-    """
+    """All options of the Luna causal language model (``--arch luna_lm``)."""

@@ -1,6 +1,6 @@
 """Luna masked language model (section 4.3 of the paper) and its named architectures.
 
-The model is fairseq's RoBERTa with a Luna encoder.
+The model is fairseq's RoBERTa with a Luna encoder. Shapes: B sequences of T tokens, width C.
 """
 
 from argparse import Namespace
@@ -40,7 +40,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute features [B, T, C] of tokens [B, T], and a dictionary of further results.
 
-        - ``packed_features``: P [B, L, C] after the last layer and its layer norm
+        - ``packed_features``: packed sequence P [B, L, C] of L rows after the last layer and its layer norm
         - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
         - ``inner_states``: hidden states [T, B, C] after every layer, or None without ``return_all_hiddens``
         - ``packed_states``: P [L, B, C] after every layer, before its layer norm; None in the same case
@@ -81,7 +81,7 @@ class LunaMaskedLM(SentenceModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
-        """Build a model. Raise InputError if the task's sequences are longer than the model accepts."""
+        """Build a model from options. Raise InputError if the task's sequences are too long for the model."""
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
         args.untie_weights_roberta = args.untie_weights_luna
@@ -121,13 +121,15 @@ class LunaMaskedLM(SentenceModel):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute the logits of the LM head or of a classification head, or features.
 
+        Shapes: B sequences of T tokens, V tokens in the dictionary, width C.
+
         Args:
             src_tokens: tokens [B, T], padded on the right.
             features_only: return features [B, T, C] in place of the LM head's logits.
             return_all_hiddens: also return the hidden states after every layer.
             classification_head_name: classification head to apply. The logits are then [B, classes].
-            kwargs: ``masked_tokens``, mask [B, T], True at the N positions for which the LM head computes
-                logits [N, V]. Remaining arguments are ignored.
+            kwargs: ``masked_tokens``, a mask [B, T] that is True at N positions. The LM head then computes
+                logits [N, V] for these positions only. Remaining arguments are ignored.
 
         Returns:
             Logits [B, T, V] by default, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`.
@@ -154,7 +156,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head. Its name determines its class (:data:`PACKED_HEADS`)."""
+        """Add a classification head. The classes of heads that use P are in :data:`PACKED_HEADS`, by name."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
             return

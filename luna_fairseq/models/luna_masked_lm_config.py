@@ -17,10 +17,9 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderSizeOptions):
-    """Options shared by all masked language models: fairseq's RoBERTa options.
+    """Options of fairseq's RoBERTa that all masked language models have.
 
-    The help text of each field describes the option. The defaults match the base size in Table 8 of the
-    paper.
+    The defaults match the base size in Table 8 of the paper.
     """
 
     encoder_layers: int = option(12, "number of encoder layers", least=1)
@@ -65,8 +64,7 @@ class SentenceOptions(LayerOptions, EncoderSizeOptions):
 class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
     """All options of the Luna masked language model (``--arch luna_masked_lm``).
 
-    The help text of each field describes the option. The defaults match Luna's base size in Table 8 of the
-    paper.
+    The defaults match Luna's base size in Table 8 of the paper.
     """
 
     projection_length: int = option(128, "l, the length of the packed sequence P", least=1)

@@ -1,6 +1,7 @@
 """Python interface to a trained masked language model.
 
-It extends RoBERTa's hub interface with batches of sentences and Luna's packed sequence P.
+It extends RoBERTa's hub interface with batches of sentences and Luna's packed sequence P. Shapes: B sentences
+of T tokens, L vectors in P, width C.
 """
 
 import logging
@@ -23,13 +24,13 @@ Tokens = Union[Tensor, Sequence[Tensor]]
 
 
 class IdentityTokenizer:
-    """Tokenizer that returns its text unchanged, for words or subwords separated by spaces."""
+    """Tokenizer that returns text unchanged. The text already consists of words or subwords."""
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text. Raise InputError if it has whole words, although the dictionary has subwords."""
+        """Return the text. Raise InputError if it has words that should have been split into subwords."""
         check_encoded(text, self.dictionary)
         return text
 
@@ -56,9 +57,9 @@ class MaskTokenizer:
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in the text becomes the mask token. ``tokens`` is one sentence [T], as returned by
-    ``encode``, a list of sentences, or a batch [B, T] padded on the right. The result for a sentence does not
-    depend on the other sentences in the batch.
+    ``encode`` converts ``<mask>`` in a text to the mask token. The methods accept ``tokens`` as one sentence
+    [T], as returned by ``encode``, as a list of sentences, or as a batch [B, T] padded on the right. The
+    result for a sentence does not depend on the other sentences in the batch.
 
     Example::
 
@@ -80,7 +81,7 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """Decode tokens [T] to a text, or to a list of texts if they contain several. Padding is ignored."""
+        """Decode tokens [T] to a text, or to a list if they contain several texts. Padding is ignored."""
         if tokens.dim() != 1:
             raise InputError(
                 f"expected the tokens of one sentence [T], got a tensor of shape {tuple(tokens.shape)}: "
@@ -92,10 +93,11 @@ class MaskedLMHub(RobertaHubInterface):
     def extract_features(
         self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
     ) -> Any:
-        """Compute the features [B, T, C] of tokens.
+        """Compute the hidden states [B, T, C] of the input tokens after the last layer.
 
-        With ``return_all_hiddens``, return a list of the features after every layer. With ``return_packed``,
-        also return the packed sequence P [B, L, C] after the last layer and its padding mask [B, L], or None.
+        With ``return_all_hiddens``, return a list of the hidden states after every layer. With
+        ``return_packed``, also return the packed sequence P [B, L, C] after the last layer, and its padding
+        mask [B, L]. The mask is None if P has no padding.
         """
         features, extra = self._run_model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -130,7 +132,7 @@ class MaskedLMHub(RobertaHubInterface):
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
         """Predict the token at the only ``<mask>`` in a text.
 
-        Returns tuples (text with the mask replaced, probability, token), most probable first.
+        Return ``topk`` tuples (text with the mask replaced, probability, token), most probable first.
         """
         if masked_input.count(MASK) != 1:
             raise InputError(

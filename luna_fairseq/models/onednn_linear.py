@@ -36,7 +36,7 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Copy the weights and biases of linear layers. Return None if oneDNN cannot multiply by copies."""
+        """Copy the parameters of linear layers, or return None if oneDNN cannot multiply by copies."""
         for x in _parameters(layers):
             if not (x.is_cpu and x.dtype is torch.float32 and x.numel()) or x.is_inference():
                 return None
@@ -46,7 +46,7 @@ class WeightCopy:
         """Return True if the copy may be used in place of the layers' weights.
 
         x must be in float32 on a CPU, without gradients. The parameters must be unchanged since the copy was
-        made; a change of ``parameter.data`` is not noticed.
+        made. Changes of ``parameter.data`` are not noticed.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():
@@ -112,7 +112,7 @@ class OneDnnLinear(_HoldsCopy):
     The results are the same up to rounding.
 
     Args:
-        linear: layer to replace. Its parameters are shared.
+        linear: layer to replace. The new layer uses its parameters.
 
     Example:
         >>> OneDnnLinear(nn.Linear(4, 6))(torch.ones(2, 1, 4)).shape
@@ -176,10 +176,11 @@ def has_onednn() -> bool:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Replace the linear layers of a model with oneDNN layers that hold copies of their weights.
+    """Replace the linear layers of a model with oneDNN layers that hold copies of the original weights.
 
-    The input projections of causal attention are fused instead. Parameters keep their names. A second call
-    copies the weights again. Layers with hooks, and subclasses of ``nn.Linear``, are not replaced.
+    The input projections of causal attention are fused into one layer. Parameters keep their names. A second
+    call copies the weights again. Layers with hooks, and subclasses of ``nn.Linear``, are not replaced. If
+    torch lacks oneDNN's products, nothing is changed.
     """
     if not has_onednn():
         return

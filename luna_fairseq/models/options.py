@@ -1,4 +1,4 @@
-"""Groups of command-line options shared by several models. The help text of each field describes the option.
+"""Groups of command-line options for the configurations of several models.
 
 A model's configuration dataclass inherits the groups that it needs. The command line, Hydra and the code that
 loads checkpoints all use these declarations (see ``checks/model_options.py``). The dataclasses are flat,
@@ -111,7 +111,7 @@ class EncoderSizeOptions(FairseqDataclass):
 
 @dataclass
 class AnchorOptions(FairseqDataclass):
-    """Options of anchored attention, in which each row of the packed sequence P prefers nearby tokens.
+    """Options of anchored attention, in which each row of the packed sequence P favours nearby tokens.
 
     The text is divided into one segment per row of P.
     """

@@ -1,6 +1,7 @@
 """Pixel embedding and Transformer encoder for long-sequence classification.
 
-The Transformer encoder is fairseq's and serves as the baseline for Luna's encoder.
+The Transformer encoder is fairseq's and serves as the baseline for Luna's encoder. Shapes: B sequences of T
+(or S) tokens or pixels, width C.
 """
 
 from typing import Any, Dict, Optional
@@ -51,7 +52,7 @@ class PixelEmbedding(nn.Module):
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer, but GELU is computed in float32 even for half-precision inputs."""
+    """fairseq's Transformer encoder layer, with GELU in float32 even for half-precision inputs."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -64,7 +65,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
         attn_mask: Optional[Tensor] = None,
         num_outputs: Optional[int] = None,
     ) -> Tensor:
-        """Apply the layer to x [T, B, C], and return all outputs or the first ``num_outputs``."""
+        """Apply the layer to x [T, B, C], and return all T outputs or only the first ``num_outputs``."""
         if num_outputs is None:
             return super().forward(x, encoder_padding_mask, attn_mask)
         y = self.self_attn_layer_norm(x) if self.normalize_before else x
@@ -77,7 +78,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
         return x if self.normalize_before else self.final_layer_norm(x)
 
     def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
-        """Compute the first outputs of self-attention. The queries are the first ``num_outputs`` tokens."""
+        """Compute self-attention with the first ``num_outputs`` tokens of x [T, B, C] as queries."""
         attention, H = self.self_attn, self.self_attn.num_heads
         q = split_heads(attention.q_proj(x[:num_outputs]), H)
         projections = attention.k_proj, attention.v_proj
@@ -92,7 +93,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder. Its layers are applied ``layer_repeats`` times with shared weights."""
+    """fairseq's Transformer encoder, which applies its layers ``layer_repeats`` times."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)
@@ -111,7 +112,7 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
         token_embeddings: Optional[Tensor] = None,
         num_outputs: Optional[int] = None,
     ) -> Dict[str, Any]:
-        """Encode tokens [B, S].
+        """Encode tokens [B, S], and return fairseq's dictionary of encoder outputs.
 
         If ``num_outputs`` is given, the last layer computes the outputs of only that many leading tokens, and
         the result has only the entries ``encoder_out`` and ``encoder_padding_mask``.

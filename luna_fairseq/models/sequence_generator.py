@@ -40,7 +40,7 @@ class EncodedBatch(NamedTuple):
     projections: Sequence[nn.Module]
 
     def find_columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of the candidates ``tokens`` in the log-probabilities."""
+        """Return the columns of the log-probabilities that belong to ``tokens``, which must be candidates."""
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:
@@ -50,8 +50,8 @@ class EncodedBatch(NamedTuple):
 class Ensemble(EnsembleModel):
     """fairseq's ensemble of models. The output projections may be restricted to some target tokens.
 
-    If ``needs_weights`` is True, attention weights over the source are returned. ``begin_from`` returns the
-    decoder state after earlier text, repeated for a number of hypotheses. It is None without earlier text.
+    If ``needs_weights`` is True, attention weights over the source are returned. ``begin_from`` is a function
+    that returns the decoder state after earlier text for a number of hypotheses, or None without such text.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Ensemble(EnsembleModel):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute log-probabilities [R, N] of N possible next tokens for R hypotheses, and attention weights.
 
-        The arguments are the tokens so far, the encoded sources, the incremental state of each model, and the
-        temperature. The weights [R, S] over S source tokens may be None.
+        The arguments are the tokens so far [R, T], the encoded sources, the incremental state of each model,
+        and the temperature. The weights [R, S] over S source tokens are None if the models return none.
         """
         lprobs, weights = [], []
         options = {} if self.needs_weights else {"alignment_layer": -1}  # the weights of no layer
@@ -112,7 +112,7 @@ class Ensemble(EnsembleModel):
         incremental_states: List[Dict[str, Any]],
         temperature: float = 1.0,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute log-probabilities [R, V] for fairseq's own loop, with -inf for excluded tokens."""
+        """Compute log-probabilities [R, V] for fairseq's search loop, -inf at tokens it may not choose."""
         lprobs, weights = self.compute_lprobs(tokens, encoded, incremental_states, temperature)
         if encoded.candidates is not None:
             size = len(self.single_model.decoder.dictionary)
@@ -124,7 +124,7 @@ class Ensemble(EnsembleModel):
 class RepeatBlock(NGramRepeatBlock):
     """Filter that prevents the repetition of n-grams (``--no-repeat-ngram-size``).
 
-    fairseq's own class compares the padding at the end of unfinished rows, and therefore finds no repetition.
+    fairseq's own class compares the padding after unfinished hypotheses, and thus finds no repetition.
     """
 
     def __init__(self, no_repeat_ngram_size: int):
@@ -133,7 +133,7 @@ class RepeatBlock(NGramRepeatBlock):
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
         """Find tokens that would repeat an n-gram of the R hypotheses ``tokens`` [R, T].
 
-        Return two vectors: the row of each hypothesis and the token. A row may occur several times.
+        Return two vectors: hypotheses (indices of rows) and tokens. A hypothesis may occur several times.
         """
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:
@@ -144,7 +144,7 @@ class RepeatBlock(NGramRepeatBlock):
         return rows, ngrams[rows, places, -1]
 
     def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-        """Set the log-probabilities [R, V] of repeated n-grams to -inf, in fairseq's own search loop."""
+        """Set the log-probabilities [R, V] of tokens that would repeat an n-gram to -inf, in place."""
         lprobs[self.find(tokens[:, 1 : step + 1])] = -math.inf
         return lprobs
 
@@ -153,7 +153,7 @@ class Generator(SequenceGenerator):
     """Beam search for this project's models, with the arguments of fairseq's ``SequenceGenerator``.
 
     Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. A vocabulary
-    shortlist restricts every kind of search to the target tokens that may translate the source.
+    shortlist restricts all of these searches to the target tokens that may translate the source.
     """
 
     model: Any
@@ -180,7 +180,7 @@ class Generator(SequenceGenerator):
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> List[List[Dict[str, Tensor]]]:
-        """Generate hypotheses for a batch, with the kind of search that the options select."""
+        """Generate hypotheses for a batch, with the search algorithm that the options select."""
         net_input = sample["net_input"]
         shortlist = getattr(self.model.single_model, "shortlist", None)
         if shortlist is not None:
@@ -223,7 +223,7 @@ class BatchSearch:
 
     Args:
         net_input: inputs of the encoder or, for a language model, of the decoder.
-        prefix: forced first tokens [B, length], padded on the right, or None.
+        prefix: first tokens [B, length] that translations must begin with, padded on the right, or None.
         bos_token: symbol before the first token (default: the end-of-sentence symbol).
 
     Attributes:
@@ -284,7 +284,7 @@ class BatchSearch:
         return self.hypotheses
 
     def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
-        """Return the columns of log-probabilities that belong to forbidden tokens, or None without any."""
+        """Return the columns of suppressed tokens in the log-probabilities, or None if there are none."""
         tokens = self.generator.token_indices_to_suppress
         if tokens is None:
             return None
@@ -308,7 +308,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Return the best continuations of each sentence, given log-probabilities [R, N]."""
+        """Return the best continuations of each sentence, given log-probabilities [R, N] in a step."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs
@@ -372,7 +372,7 @@ class BatchSearch:
         return tokens.ne(self.generator.pad), values, columns
 
     def _find_ends(self, candidates: Candidates) -> Tensor:
-        """Return a mask [B, up to 2 K] of the candidates, True if they end a hypothesis."""
+        """Return a mask [B, up to 2 K], True at candidates that end a hypothesis."""
         ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
         first = ends[:, : self.beam_size]
         first &= ~self.unused[:, : first.size(1)]
@@ -439,7 +439,7 @@ def remove_nan(lprobs: Tensor) -> Tensor:
 def find_largest(x: Tensor, k: int) -> Tuple[Tensor, Tensor]:
     """Return the k largest values of each row of x [R, N], in decreasing order, and their columns.
 
-    On a CPU, ``topk`` of long rows is slow. Only the k blocks with the largest maxima are sorted.
+    ``topk`` is slow for long rows on a CPU, so only the k blocks with the largest maxima are searched there.
     """
     R, N = x.shape
     blocks = N // _BLOCK

@@ -1,8 +1,9 @@
 """Vocabulary shortlist: restrict beam search to target pieces that may translate the sources of a batch.
 
-A piece is an entry of a dictionary, usually a subword. A lexicon lists these target pieces, the candidates,
-for each source piece, and further candidates for every sentence. Special symbols are always candidates. The
-output projection is computed for the candidates only, and log-probabilities are normalized over them.
+A piece is an entry of a dictionary, usually a subword. For each source piece, a lexicon lists the target
+pieces that may translate it, the candidates. Further candidates apply to every sentence. Special symbols are
+always candidates. The output projection is computed for the candidates only, and log-probabilities are
+normalized over them.
 """
 
 import logging
@@ -103,8 +104,9 @@ class Shortlist:
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the sorted target indices that may translate the source ``tokens``.
 
-        The search needs the indices ``extra`` too, such as those of forced prefixes. To fill its beam, it
-        needs at least ``minimum`` indices; if there are fewer, the dictionary's first other pieces are added.
+        The result also contains the indices ``extra``, such as those of forced prefixes. It has at least
+        ``minimum`` indices, which the search needs to fill its beam. If there are fewer, the first other
+        pieces of the dictionary are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique().long()].long().flatten()] = True
@@ -119,7 +121,7 @@ class Shortlist:
 def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
     """Return the size of a dictionary and a hash of its pieces, such as "8000-5140f07260ee51d5".
 
-    If ``entries`` is given, only the first ``entries`` pieces count.
+    If ``entries`` is given, only the first ``entries`` pieces are used.
     """
     return fingerprint(dictionary.symbols[:entries]).replace(" entries, ", "-")
 
@@ -140,7 +142,7 @@ class SelectedOutputs(nn.Module):
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer that computes only some outputs of an output projection, given their indices.
+    """Return a layer that computes only the outputs of an output projection with the given indices.
 
     It has the class of the projection if the weights can be selected, otherwise it is a
     :class:`SelectedOutputs`.

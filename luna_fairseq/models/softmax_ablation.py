@@ -1,7 +1,8 @@
 """Ablation: Luna's translation model with softmax self-attention in the decoder.
 
 ``--arch luna_softmax_causal`` replaces Luna's causal attention and takes the same options as ``--arch luna``.
-For softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``.
+For softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``. Shapes:
+batch size B, H heads of dimension K, T positions, width C.
 """
 
 from dataclasses import dataclass, field
@@ -21,9 +22,9 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 class SoftmaxState(NamedTuple):
-    """Decoding state of causal softmax attention: keys and values [B, H, T, K] of all earlier positions.
+    """Decoding state of causal softmax attention: keys and values [B, H, T, K] of T earlier positions.
 
-    It grows with every token. The padding mask is [B, T] or None.
+    The state grows with every token. The padding mask [B, T] is True at padding, and None without padding.
     """
 
     prev_key: Tensor
@@ -34,8 +35,8 @@ class SoftmaxState(NamedTuple):
 class SoftmaxCausalAttention(nn.Module):
     """Causal softmax attention with the interface of :class:`LunaCausalAttention`.
 
-    The packed sequence P is ignored. ``q_noise`` and ``qn_block_size`` are fairseq's quantization noise on
-    the projections.
+    The packed sequence P is ignored. ``q_noise`` and ``qn_block_size`` configure fairseq's quantization noise
+    on the projections.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class SoftmaxCausalAttention(nn.Module):
         self.softmax = MultiheadAttention(embed_dim, num_heads, dropout=dropout, self_attention=True, **noise)
 
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> None:
-        """Return None, because this attention does not read the packed sequence P."""
+        """Return None, because this attention does not use the packed sequence P."""
 
     def forward(
         self,
@@ -62,9 +63,10 @@ class SoftmaxCausalAttention(nn.Module):
         keep_state: Optional[bool] = None,
         counts: Any = None,
     ) -> Tuple[Tensor, Optional[SoftmaxState]]:
-        """Apply causal attention to sequences [T, B, C], or to the next position [1, B, C] after a state.
+        """Apply causal attention to sequences [T, B, C] or, given ``state``, to the next position [1, B, C].
 
-        Returns the output and the state. Without ``state`` or ``keep_state``, the returned state is None.
+        Return the output and the new state. The state is None unless ``state`` or ``keep_state`` is given.
+        ``memory`` and ``counts`` are ignored, because the interface is that of Luna's causal attention.
         """
         if state is None and not keep_state:
             future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
@@ -111,7 +113,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
 
 
 def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausalAttentions:
-    """Return a factory of attention modules: softmax self-attention, and the cross-attention of ``cfg``."""
+    """Return a factory of softmax self-attention and of the cross-attention that ``cfg`` selects."""
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
     return SoftmaxCausalAttentions(options, extension_options(cfg), target_separator(cfg), noise)
 

@@ -27,7 +27,7 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """Number of tokens processed so far in each text of the batch."""
+        """Return the number of tokens processed so far in each text of the batch."""
         return 0 if self.state is None else self.state.position
 
     def clear(self) -> None:
@@ -41,9 +41,9 @@ class Stream:
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Run the decoder on the next segment of the text, and update the state. Return the decoder's output.
 
-        The caller has shifted the tokens [batch size, length] right by one. The state is stored after
-        ``keep_after`` tokens, so that the next segment can repeat the tokens after them. If ``keep_after`` is
-        None, it is stored after all tokens; if 0, it stays unchanged.
+        The tokens [batch size, length] are shifted right by one. The state is stored after ``keep_after``
+        tokens, so that the next segment can repeat the tokens after them. If ``keep_after`` is None, the
+        state is stored after all tokens. If it is 0, the state stays unchanged.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -60,7 +60,7 @@ class Stream:
         return torch.cat([first, second], dim=1), extra
 
     def check(self, layers: int, batch_size: int) -> None:
-        """Raise InputError if the state belongs to another number of layers or another batch size."""
+        """Raise InputError if the state belongs to a model with other layers, or to another batch size."""
         if self.state is None:
             return
         own_layers, own_batch = len(self.state.layers), self.state.count.size(0)

@@ -20,8 +20,8 @@ CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-n
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
     """Return the checkpoint folder and the dictionary folder. Raise InputError if one does not exist.
 
-    A dictionary folder that starts with ``.`` is relative to the checkpoint folder. The model may also be a
-    URL.
+    A dictionary folder that starts with ``.`` is relative to the checkpoint folder. A model given as a URL is
+    not checked.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
@@ -42,7 +42,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for the first folder with files of SentencePiece or GPT-2, else {}."""
+    """Return fairseq's options for the first folder with SentencePiece or GPT-2 files, or {}."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
@@ -55,10 +55,10 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 
 
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for all steps from plain text to subwords, given folders with tokenizer files.
+    """Return fairseq's options for all steps from plain text to subwords, or {} without tokenizer files.
 
-    In addition to :func:`find_tokenizer`, this function finds ``bpe.codes``, a file that luna-prepare-bitext
-    writes for text tokenized with Moses.
+    In addition to the files of :func:`find_tokenizer`, ``bpe.codes`` is recognized. luna-prepare-bitext
+    writes this file for text tokenized with Moses.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -97,7 +97,7 @@ class MosesText:
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy a task's languages to the configuration of a Moses tokenizer, in place of the default English."""
+    """Set the languages in the configuration of a Moses tokenizer to those of a task (default: English)."""
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)
         if language and isinstance(tokenizer, DictConfig) and side in tokenizer:

@@ -1,4 +1,4 @@
-"""Luna as plain torch modules: attentions, layers, encoder, decoder and decoder state.
+"""Luna as plain torch modules: attention modules, layers, encoder, decoder and decoder state.
 
 These modules need only torch. README.md in this folder shows a layer and a decoding step. Tensors have the
 shape [T, B, C]: T tokens, batch size B, width C.

@@ -13,14 +13,14 @@ from luna_fairseq.ops.attention import is_recording_graph
 
 
 class Source(NamedTuple):
-    """Padding masks of a batch that all layers of an encoder or decoder use.
+    """Padding masks of a batch of B sequences, which all layers of an encoder or decoder use.
 
     The packed sequence P of L rows attends to a context of S tokens: the input in an encoder, and the
     encoder's output in a decoder.
 
     Attributes:
-        padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows of P.
+        padding_mask: mask [B, S], True at padding of the context. None without padding.
+        packed_padding_mask: mask [B, L], True at padded rows of P. None without padding.
         sentence_numbers: one-based number [B, S] of the sentence in a document that each token belongs to,
             and 0 at padding. None if sentences are not numbered.
     """
@@ -50,10 +50,11 @@ class Target(NamedTuple):
 class Geometry(NamedTuple):
     """Token positions, for attention modules whose weights depend on the distance between tokens.
 
-    An extension defines the types of the two values. Luna's own attention modules need neither.
+    Luna's own attention modules do not use them. Subclasses that need positions define their types.
 
     Attributes:
-        context: positions in the sequence that the packed sequence P attends to, shared by all layers.
+        context: positions in the sequence that the packed sequence P attends to, computed once for all
+            layers.
         target: positions of the queries in the target.
     """
 
@@ -101,7 +102,7 @@ def can_branch_on_values(x: Tensor) -> bool:
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
     """Return None in place of a mask that is False everywhere, because attention is faster without a mask.
 
-    A mask on a GPU or in a recorded graph is returned without looking at its values.
+    A mask on a GPU or in a recorded graph is returned unchecked, because its values cannot be read cheaply.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -109,9 +110,9 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def length_range(lengths: Tensor, at_most: int) -> Tuple[int, int]:
-    """Return the shortest and the longest of the lengths [B].
+    """Return the shortest and the longest of the lengths [B], or (0, ``at_most``) if they are unknown.
 
-    On a GPU, in a recorded graph and if B is 0, the lengths are unknown, and the result is (0, ``at_most``).
+    They are unknown on a GPU, where reading them is slow, in a recorded graph, and if B is 0.
     """
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.min()), int(lengths.max())

@@ -20,8 +20,8 @@ class TokenEmbedding(nn.Module):
     linear projection and a layer norm are optional. Subclasses build the positions and the optional modules,
     because the order of construction is the order of the parameters in a checkpoint.
 
-    ``owner`` is the class name that ``builders.dropout`` receives. If a subclass inherits from a second base
-    class, such as fairseq's, ``base`` holds the constructor arguments of that class.
+    ``owner`` is the class name that is passed to ``builders.dropout``. If a subclass inherits from a second
+    base class, such as fairseq's, ``base`` holds the constructor arguments of that class.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TokenEmbedding(nn.Module):
 
 
 def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
-    """Apply dropout to whole tokens of embeddings [B, T, C]: all C features of a dropped token become 0."""
+    """Apply dropout to whole token embeddings: all C features of a dropped token in [B, T, C] become 0."""
     if dropout_module.p == 0.0:
         return embeddings
     return embeddings * dropout_module(embeddings.new_ones(embeddings.shape[:2])).unsqueeze(-1)

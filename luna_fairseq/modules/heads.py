@@ -18,10 +18,7 @@ GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 
 def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
-    """Raise InputError if the model width is not a multiple of the number of heads.
-
-    The error message calls the heads ``name``, such as "pack attention heads".
-    """
+    """Raise InputError unless the number of heads, called ``name`` in the message, divides the width."""
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(
             f"embedding width {embed_dim} is not divisible by {num_heads} {name}. Change one of the two"
@@ -51,10 +48,7 @@ class ProjectingAttention(nn.Module):
 
 
 def build_projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
-    """Build a square linear layer with Xavier uniform weights, for an attention module.
-
-    The bias keeps torch's default initialization, as in the authors' code.
-    """
+    """Build a square linear layer with Xavier uniform weights. Its bias has torch's default values."""
     linear = nn.Linear(embed_dim, embed_dim)
     nn.init.xavier_uniform_(linear.weight, gain=gain)
     return linear
@@ -68,7 +62,7 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the current dropout probability, 0 in evaluation without fairseq's ``--retain-dropout``."""
+    """Return the dropout probability in effect. It is 0 in evaluation, unless fairseq retains dropout."""
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
@@ -83,7 +77,7 @@ def split_heads(x: Tensor, num_heads: int, num_sentences: Optional[int] = None) 
 
 
 def merge_heads(x: Tensor, num_hypotheses: Optional[int] = None) -> Tensor:
-    """Concatenate heads [B, H, T, K] to features [T, B, C], as the inverse of :func:`split_heads`.
+    """Concatenate heads [B, H, T, K] to features [T, B, C], the inverse of :func:`split_heads`.
 
     If ``num_hypotheses`` is B * n, the hypotheses are separated again: [B, H, n * T, K] to [T, B * n, C].
     """
@@ -102,7 +96,7 @@ def join_hypotheses(x: Tensor, num_sentences: int) -> Tensor:
 
 
 def separate_hypotheses(x: Tensor, num_hypotheses: int) -> Tensor:
-    """Undo :func:`join_hypotheses`: separate outputs [B, n * T, C] into [T, B * n, C]."""
+    """Convert the outputs [B, n * T, C] of joined hypotheses back to [T, B * n, C]."""
     return x.reshape(num_hypotheses, -1, x.size(-1)).transpose(0, 1)
 
 

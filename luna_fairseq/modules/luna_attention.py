@@ -50,7 +50,8 @@ class AttentionWeights(NamedTuple):
             compute pack attention.
         unpack: attention weights [B, H, T, L] of the queries over the rows of P, or None if the queries do
             not attend to P.
-        read: combined weights [B, H, T, S] of each query over the context, through P and directly.
+        read: combined weights [B, H, T, S] of each query over the context: through P, plus any direct
+            attention.
     """
 
     pack: Optional[Tensor]
@@ -177,7 +178,7 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions if attention weights depend on distance, otherwise return None."""
+        """Return the token positions that the attention weights depend on. By default, return None."""
         return None
 
     def pack(
@@ -238,7 +239,7 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
+        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None for no bias.
 
         The default is None. Subclasses override this method to favour context tokens by their positions.
         """
@@ -270,7 +271,7 @@ class LunaAttention(ProjectingAttention):
 
         On a CPU and for a small batch, the keys are multiplied by the query projection and the values by the
         output projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the
-        context. In all other cases ``memory`` itself is returned.
+        context. In all other cases ``memory`` is returned unchanged.
         """
         if not should_prepare(memory.key, (self.unpack_q_proj, self.out_proj)):
             return memory
@@ -285,21 +286,20 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention: the queries attend to the packed context.
-
-        In beam search, a batch contains n hypotheses (candidate translations) per source sentence. The
-        hypotheses of a sentence are adjacent in the batch.
+        """Compute unpack attention: T queries attend to the packed context.
 
         Args:
-            query: queries X [T, B * n, C].
+            query: queries X [T, B * n, C]. In beam search, n adjacent queries belong to the n hypotheses
+                (candidate translations) of each of B source sentences. Otherwise n is 1.
             memory: keys and values of the B sentences, returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
             geometry: token positions, if the weights depend on distance.
-            need_weights: also return the weights over the context, if :meth:`pack` has cached them.
+            need_weights: also return the weights over the context. Raises InputError unless :meth:`pack` was
+                called with ``need_weights``.
 
         Returns:
-            Output Y_X [T, B * n, C], and weights [H, B * n, T, S] over the context (None if ``need_weights``
-            is False).
+            Output Y_X [T, B * n, C], and weights [H, B * n, T, S] of H heads over the S context tokens (None
+            if ``need_weights`` is False).
         """
         if self.watcher is not None:
             self.watcher(self, query=query, geometry=geometry)
@@ -328,7 +328,7 @@ class LunaAttention(ProjectingAttention):
         return self.out_proj(merge_heads(output, num_hypotheses)), weights
 
     def _query_and_output(self) -> Tuple[HeadProjection, HeadProjection]:
-        """Return the query and the output projection of unpack attention, split into heads."""
+        """Return the query projection and the output projection of unpack attention, split into heads."""
         query, output = self.unpack_q_proj, self.out_proj
         return (
             split_input_projection(query.weight, query.bias, self.num_heads),
@@ -348,7 +348,7 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return the weights.
 
         Returns:
-            Output [B, H, T, K], and the weights, or None.
+            Output [B, H, T, K], and the weights (None if ``need_weights`` is False).
         """
         bias = self.unpack_bias(memory, source, geometry) if self.needs_geometry else None
         dropout = dropout_probability(self.dropout_module)
@@ -359,14 +359,14 @@ class LunaAttention(ProjectingAttention):
         return output, ReadWeights(weights)
 
     def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
-        """Return the weights [B, H, T, S] of T queries over S context tokens, both through P and directly.
+        """Return the weights [B, H, T, S] of T queries over S context tokens, through P and directly.
 
-        ``read`` holds the unpack weights, and ``memory`` the pack weights.
+        ``read`` holds the unpack weights. ``memory``, the result of :meth:`pack`, holds the pack weights.
         """
         return read.total(None if read.rows is None else self.saved_pack_weights(memory))
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
+        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None for no bias.
 
         The default is None. Subclasses override this method to favour rows of P by their positions.
         """
@@ -387,9 +387,10 @@ class LunaAttention(ProjectingAttention):
         return key, split_heads(projections[1](x), num_heads) if self.untie_kv else key
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
-        """Return the key and the value projection of pack or unpack attention, or their shared projection.
+        """Return the key and value projections of pack or unpack attention, selected by ``step``.
 
-        ``step`` is "pack" or "unpack". The list has one layer if ``untie_kv`` is False.
+        ``step`` is "pack" or "unpack". If ``untie_kv`` is False, one projection computes both and is
+        returned.
         """
         if self.untie_kv:
             return [getattr(self, f"{step}_k_proj"), getattr(self, f"{step}_v_proj")]
@@ -405,8 +406,8 @@ class LunaAttention(ProjectingAttention):
     ) -> AttentionWeights:
         """Compute the pack and unpack attention weights, and their combined weights over the context.
 
-        The weights are computed in full with the naive implementation, so this method is meant for short
-        inputs. See :meth:`forward` for the arguments.
+        The arguments are those of :meth:`forward`. The naive implementation is used, which stores all
+        weights, so this method is meant for short inputs.
         """
         if geometry is None and self.needs_geometry:
             geometry = self.find_geometry(query, packed, context, source)
@@ -420,7 +421,7 @@ class LunaAttention(ProjectingAttention):
 
 
 def require_pack_weights(memory: Any) -> None:
-    """Raise an InputError if :meth:`LunaAttention.pack` returned ``memory`` without ``need_weights``."""
+    """Raise an InputError if ``memory``, the result of :meth:`LunaAttention.pack`, has no pack weights."""
     if memory.pack_weights is None:
         raise InputError(
             "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
@@ -429,7 +430,7 @@ def require_pack_weights(memory: Any) -> None:
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the constructor arguments of :class:`LunaAttention` that the options determine, by name."""
+    """Return, by name, the constructor arguments of :class:`LunaAttention` that the options determine."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

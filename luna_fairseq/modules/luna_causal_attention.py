@@ -45,7 +45,7 @@ class FusedProjections(nn.Module):
     """Base class of layers that compute several linear layers with the same input as a single product.
 
     Args:
-        layers: layers to replace. They stay in their attention module, with their parameters.
+        layers: linear layers to compute together. They remain submodules of the attention module.
     """
 
     def __init__(self, layers: Sequence[nn.Module]):
@@ -55,7 +55,7 @@ class FusedProjections(nn.Module):
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
         """Return True if this layer can be called in place of ``layers``.
 
-        They must be the fused layers, without hooks, because the hooks would not run.
+        They must be the layers that were fused. They must have no hooks, because hooks would not run.
         """
         return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
 
@@ -67,12 +67,13 @@ class FusedProjections(nn.Module):
 class LunaCausalAttention(nn.Module):
     """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
-    Each token attends to L slots, one per row of P. A slot holds weighted sums over the token itself and all
-    earlier tokens. The weights compare each token with the row. P is fixed and not updated.
+    Each token attends to L vectors, one for each of the L rows of P. The vector of a row is a weighted sum
+    over the token itself and all earlier tokens, with weights that are computed from the similarity of row
+    and token. Unlike in an encoder, P is not updated.
 
     Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each. The
-    hypotheses (candidate translations in beam search) of a sentence share P and are adjacent in the batch; n
-    is 1 in training.
+    hypotheses (candidate translations in beam search) of a sentence use the same P and are adjacent in the
+    batch. In training n is 1.
 
     Args:
         embed_dim: width C of the queries, of P and of the output.
@@ -130,7 +131,8 @@ class LunaCausalAttention(nn.Module):
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
         """Project the packed sequence P [L, B, C] once, for all calls of :meth:`forward`.
 
-        P is [L, 1, C] if all sequences share it. ``packed_padding_mask`` [B, L] is True at padded rows.
+        P is [L, 1, C] if it is the same for all sequences. ``packed_padding_mask`` [B, L] is True at padded
+        rows.
         """
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
@@ -147,7 +149,7 @@ class LunaCausalAttention(nn.Module):
 
         Args:
             query: queries X [T, B * n, C].
-            memory: memory of the B sentences, returned by :meth:`read`.
+            memory: projected P of the B sentences, returned by :meth:`read`.
             state: state returned by the previous call, or None at the beginning of the sequences.
             key_padding_mask: boolean mask [B * n, T], True at padding on the left or right.
             keep_state: return the state after these positions (default: True if ``state`` is given).
@@ -204,10 +206,11 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor],
         counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute attention for T new positions from the sums over earlier ones, and return the new sums.
+        """Compute attention for T new positions from the state, the running sums over all earlier positions.
 
-        The query is [T, B * n, C] for n hypotheses of each of B sentences. ``pack_q`` is the projected P
-        [B, H, L, K]. ``state`` is None if there are no earlier positions.
+        The query is [T, B * n, C]. ``pack_q`` is the projected P [B, H, L, K]. ``state`` is None if there are
+        no earlier positions. ``counts`` are the numbers of tokens so far. Return the output and the new
+        state.
         """
         if state is not None and state.steps is None and counts is None:
             raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
@@ -241,7 +244,7 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the log of the decay per position, a negative number per head, or None if there is no decay.
+        """Return the log decay per position, one negative number per head, or None without decay.
 
         The contribution of a position is multiplied by ``exp(d * log_decay)`` after d more positions.
         """
@@ -250,14 +253,14 @@ class LunaCausalAttention(nn.Module):
     def input_projections(self) -> List[nn.Module]:
         """Return the layers that project the queries X, in this order: pack key, unpack query, key and value.
 
-        There is no value projection if keys and values share one.
+        If one projection computes both keys and values, it is the last layer.
         """
         if self.untie_kv:
             return [self.pack_k_proj, self.unpack_q_proj, self.unpack_k_proj, self.unpack_v_proj]
         return [self.pack_k_proj, self.unpack_q_proj, self.unpack_kv_proj]
 
     def _project_x(self, x: Tensor, layers: Optional[Sequence[nn.Module]] = None) -> List[Tensor]:
-        """Apply projections to X (by default all), and split each result into heads [B, H, T, K].
+        """Apply projections to X (default: all of them), and split each result into heads [B, H, T, K].
 
         If ``untie_kv`` is False, the last two results, keys and values, are the same tensor.
         """

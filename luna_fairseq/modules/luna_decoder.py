@@ -1,9 +1,9 @@
 """Luna decoder: token embedding and a stack of Luna layers, for translation and language modeling.
 
-Training and decoding make the same two calls: ``memory = decoder.read(encoded)`` reads the source once, and
-``output, state = decoder(tokens, memory, state)`` computes whole targets or the next tokens. In translation,
-the first layer reads the last packed sequence P of the encoder. Each layer of a language model has a learned
-P.
+Training and decoding make the same two calls. ``memory = decoder.read(encoded)`` computes the tensors of the
+source that the decoder needs, once. ``output, state = decoder(tokens, memory, state)`` computes whole targets
+or the next tokens. In translation, the first layer uses the last packed sequence P of the encoder. Each layer
+of a language model has a learned P.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class DecoderOutput(NamedTuple):
         x: output features [B, T, C].
         states: hidden states [T, B, C] before the first layer and after each layer that runs. The final layer
             norm and the output projection are not applied to them.
-        weights: attention weights [H, B, T, S] over the source for each layer (None for layers whose weights
-            were not requested).
+        weights: for each layer, its attention weights [H, B, T, S] over the source, or None if they were not
+            requested.
     """
 
     x: Tensor
@@ -47,9 +47,9 @@ class DecoderOutput(NamedTuple):
 class DecoderAttentions:
     """Factory that builds the attention modules of a decoder, by default those of the Luna paper.
 
-    To build other modules, a subclass overrides the methods below. If their weights depend on token
-    positions, it sets ``needs_geometry`` and overrides :meth:`find_source_geometry` and
-    :meth:`find_target_geometry` too.
+    To build other modules, a subclass overrides the methods below. If the attention weights depend on token
+    positions, the subclass must also set ``needs_geometry`` and override :meth:`find_source_geometry` and
+    :meth:`find_target_geometry`.
 
     Attributes:
         options: decoder options.
@@ -91,7 +91,7 @@ class DecoderAttentions:
                 hypothesis, or None at the beginning of the target.
 
         Returns:
-            Tuple of the positions and of the state to pass to the next call, each None if not needed.
+            The positions and the state to pass to the next call. Each is None if not needed.
         """
         raise NotImplementedError
 
@@ -172,7 +172,7 @@ class LunaDecoder(TokenEmbedding):
         weights_of: Collection[int] = (),
         skipped: Collection[int] = (),
     ) -> DecoderMemory:
-        """Read the source once: compute the memory, the tensors of the source that all target positions use.
+        """Compute the memory: the cached tensors of the source that the decoder reads at every position.
 
         Each layer packs the encoder's output into its packed sequence P, which never depends on a target
         token.
@@ -183,8 +183,8 @@ class LunaDecoder(TokenEmbedding):
                 layers of ``weights_of``.
             weights_of: indices of the layers whose attention weights over the source may be requested in
                 :meth:`forward`.
-            skipped: indices of layers to skip (LayerDrop). They get no memory, so that :meth:`forward` skips
-                them as well.
+            skipped: indices of layers to skip (LayerDrop). Their memory is None, so that :meth:`forward`
+                skips them as well.
         """
         memories: List[Optional[LayerMemory]] = [None] * len(self.layers)
         if encoded is None:
@@ -217,13 +217,13 @@ class LunaDecoder(TokenEmbedding):
         """Compute the output features of whole target sequences, or of the next tokens after a state.
 
         Shapes: T target tokens, width C' of the token embedding, B source sentences with n hypotheses each.
-        The hypotheses (candidate translations in beam search) of a sentence are adjacent in the batch; n is 1
-        in training.
+        The hypotheses (candidate translations in beam search) of a sentence are adjacent in the batch. In
+        training n is 1.
 
         Args:
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
                 ``state`` is given, pass only the next tokens. If ``embeddings`` is given, pass None.
-            memory: memory of the B sentences, returned by :meth:`read`.
+            memory: cached tensors of the B source sentences, returned by :meth:`read`.
             state: state returned by the previous call, or None at the beginning of the target.
             embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens``.
             padding_mask: boolean mask [B * n, T], True at padding (default: derived from the padding token).

@@ -16,19 +16,17 @@ from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions
 class EncoderOutput(NamedTuple):
     """Output of an encoder, passed to a decoder.
 
-    Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads.
+    Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads. The last three fields
+    have one entry per layer application, and are empty if not requested. A stack that is applied several
+    times (``EncoderOptions.layer_repeats``) applies each layer several times.
 
     Attributes:
         x: output features [S, B, C].
         packed: P [L, B, C] after the last layer.
         source: padding masks of the output features and of P.
-        states: features before the first layer and after each call of a layer, each [S, B, C], without the
-            final layer norm of the encoder. Empty if not requested.
-        packed_states: P before the first layer and after each call of a layer, each [L, B, C], without the
-            final layer norm of P. Empty if not requested.
-        weights: self-attention weights [H, B, S, S] of each call of a layer. Empty if not requested.
-
-    A stack that is applied several times (``EncoderOptions.layer_repeats``) calls each layer several times.
+        states: features [S, B, C], without the encoder's final layer norm. The input features come first.
+        packed_states: P [L, B, C], without its final layer norm. The initial P comes first.
+        weights: self-attention weights [H, B, S, S].
     """
 
     x: Tensor
@@ -43,8 +41,9 @@ class EncoderOutput(NamedTuple):
 class EncoderAttentions:
     """Factory that builds the attention modules of an encoder.
 
-    A subclass for another kind of attention overrides :meth:`build_attention`. If the weights depend on token
-    positions, it sets ``needs_geometry`` and overrides :meth:`find_source_geometry` too.
+    A subclass for another type of attention overrides :meth:`build_attention`. If the attention weights
+    depend on token positions, the subclass must also set ``needs_geometry`` and override
+    :meth:`find_source_geometry`.
 
     Attributes:
         options: encoder options.
@@ -60,7 +59,8 @@ class EncoderAttentions:
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the token positions that attention weights depend on, if ``needs_geometry`` is True.
 
-        context: input X [S, B, C] of the first layer. packed: packed sequence P [L, B, C].
+        ``context`` is the input X [S, B, C] of the first layer, and ``packed`` is the P [L, B, C] of this
+        layer.
         """
         raise NotImplementedError
 
@@ -210,8 +210,8 @@ class LunaEncoder(TokenEmbedding):
         """Compute the input [B, S, C] of the first layer from token embeddings [B, S, C].
 
         The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
-        linear projection. Operations disabled by the options are skipped. places: index [B, S] of each token
-        in its sequence.
+        linear projection. Operations disabled by the options are skipped. ``places`` [B, S] is the index of
+        each token in its sequence.
         """
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
         positions = self.embed_places(places, padding_mask, x.size(1))

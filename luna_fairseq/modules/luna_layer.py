@@ -3,9 +3,9 @@
 A Luna layer is a Transformer layer with two residual streams: the tokens X and the packed sequence P.
 
 In a decoder, P never depends on a target token. A layer therefore has two methods: ``read`` is called once
-for a source, and ``forward`` for the target, whole sequences or one token at a time. In beam search, each of
-B source sentences has n hypotheses (candidate translations), which are adjacent in the batch of targets. In
-training n is 1.
+for a source, and ``forward`` for the target, which may be whole sequences or one token at a time. In beam
+search, each of B source sentences has n hypotheses (candidate translations), which are adjacent in the batch
+of targets. In training n is 1.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -23,12 +23,11 @@ from luna_fairseq.ops.causal_luna import TokenCounts
 class LunaLayer(nn.Module):
     """Base class of the Luna layers, with residual connections, layer norms and a feed-forward block.
 
-    A layer consists of blocks: attention blocks and a feed-forward block. A pre-norm layer normalizes the
-    input of each block. A post-norm layer normalizes the sum of a block's input and output.
+    A layer consists of attention blocks and a feed-forward block. A pre-norm layer normalizes the input of
+    each block. A post-norm layer normalizes the sum of a block's input and output.
 
-    Subclasses build their attention modules, then call :meth:`build_feed_forward` and
-    :meth:`build_packed_norm`. The order of construction
-    is the order of the parameters in a checkpoint.
+    Subclasses build their attention modules first, then call :meth:`build_feed_forward` and
+    :meth:`build_packed_norm`. This order is the order of the parameters in a checkpoint.
 
     Args:
         options: encoder or decoder options.
@@ -61,24 +60,18 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(width) if has_norm else None
 
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
-        """Add the output x of a block to its input ``residual``, with dropout.
-
-        A post-norm layer normalizes the sum.
-        """
+        """Add a block's output x, with dropout, to its input, and normalize the sum in a post-norm layer."""
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return P for the next layer, the residual sum of P and the packed context Y_P (both [L, B, C]).
-
-        Return None if the layer does not update P.
-        """
+        """Return P for the next layer, the sum of P and Y_P [L, B, C], or None if P is not updated."""
         if packed_context is None or not self.update_packed:
             return None
         return self.add_residual(self.packed_layer_norm, packed, packed_context)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward block with its residual connection to the tokens [T, B, C], and not to P."""
+        """Apply the feed-forward block with its residual connection to the tokens [T, B, C], but not to P."""
         y = self.final_layer_norm(x) if self.normalize_before else x
         y = self.activation_fn(self.fc1(y))
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
@@ -176,7 +169,7 @@ class LunaEncoderLayer(LunaLayer):
 
 
 class Shared(NamedTuple):
-    """Values that all layers share in one call of a decoder.
+    """Values that are the same for all layers in one call of a decoder.
 
     Attributes:
         source: padding masks of the encoder output and of P.
@@ -207,7 +200,10 @@ class CausalLayer(LunaLayer):
     def attend_to_target(
         self, x: Tensor, memory: LayerMemory, state: Any, shared: Shared
     ) -> Tuple[Tensor, Any]:
-        """Apply causal self-attention and its residual connection to X [T, B * n, C]. Return X and state."""
+        """Apply causal self-attention with its residual connection to X [T, B * n, C].
+
+        Return the new X, and the state after these positions (None if no state is kept).
+        """
         y = self.self_attn_layer_norm(x) if self.normalize_before else x
         keep_state = shared.counts is not None
         y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
@@ -272,13 +268,12 @@ class LunaDecoderLayer(CausalLayer):
             context: encoder output [S, B, C].
             source: padding masks of the encoder output and of P.
             geometry: source positions, if attention weights depend on distance.
-            need_weights: :meth:`forward` can return weights over the source.
-            for_decoding: convert the memory to the form that is fastest for single tokens. Ignored if
+            need_weights: cache what :meth:`forward` needs to return weights over the source.
+            for_decoding: convert the cached tensors to the form that is fastest for single tokens. Ignored if
                 ``need_weights`` is True, because that form does not provide weights.
 
         Returns:
-            P [L, B, C] for the next layer (None if the layer does not update P), and the memory for
-            :meth:`forward`.
+            P [L, B, C] for the next layer (None if the layer does not update P), and the cached tensors.
         """
         # P enters causal attention without a layer norm even in a pre-norm layer, as in the authors' code.
         causal = self.self_attn.read(packed, source.packed_padding_mask)
@@ -304,9 +299,9 @@ class LunaDecoderLayer(CausalLayer):
 
         Args:
             x: hidden states X [T, B * n, C] of the target.
-            memory: memory of the B sentences, returned by :meth:`read`.
+            memory: cached tensors of the B source sentences, returned by :meth:`read`.
             state: state of self-attention after the earlier positions, or None at the beginning.
-            shared: padding masks and other values that all layers share.
+            shared: padding masks and other values that are the same for all layers.
             need_weights: also return the weights over the source.
 
         Returns:
@@ -325,7 +320,7 @@ class LanguageModelLayer(CausalLayer):
 
     Args:
         options: options of the decoder.
-        self_attn: causal self-attention, which reads P.
+        self_attn: causal self-attention, which attends through P.
         packed_embedding: learned vectors of P.
         builders: functions that build dropout, layer norms and linear layers (default: torch's).
     """
@@ -343,7 +338,7 @@ class LanguageModelLayer(CausalLayer):
         self.build_packed_norm(options.embed_dim, update_packed=False, has_norm=False, builders=builders)
 
     def read(self) -> LayerMemory:
-        """Project the learned packed sequence P once, for :meth:`forward`. All sequences share the result."""
+        """Project the learned packed sequence P once, for use with all sequences in :meth:`forward`."""
         packed, _ = self.packed_embedding(self.packed_embedding.weight.new_ones(1))
         return LayerMemory(self.self_attn.read(packed))
 
@@ -355,7 +350,7 @@ class LanguageModelLayer(CausalLayer):
         shared: Shared = NOTHING_SHARED,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Any, None]:
-        """Apply causal self-attention and the feed-forward block. See :meth:`LunaDecoderLayer.forward`.
+        """Apply causal self-attention and the feed-forward block, as :meth:`LunaDecoderLayer.forward` does.
 
         There are no weights over a source, so ``need_weights`` has no effect and the third result is None.
         """

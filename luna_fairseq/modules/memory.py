@@ -1,8 +1,8 @@
 """Memory and state of a decoder, as named tuples. The first dimension of their tensors is the batch size.
 
-The memory holds the tensors computed from the source, with one entry per sentence. The state has one entry
-per hypothesis, a candidate translation in beam search. Its size does not depend on the number of decoded
-tokens. Methods of a state return new states.
+The memory holds the cached tensors of the source that the decoder reads, with one entry per sentence. The
+state has one entry per hypothesis, a candidate translation in beam search. Its size does not depend on the
+number of decoded tokens. Methods of a state return new states.
 """
 
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, TypeVar
@@ -37,9 +37,9 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 
 
 def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
-    """Return the distinct tensors of a nested tuple, and a function that rebuilds it from new tensors.
+    """Return the distinct tensors of a nested tuple, and a function that rebuilds the tuple from new tensors.
 
-    The function takes as many tensors, in the same order.
+    The function takes equally many tensors, in the same order.
     """
     tensors: List[Tensor] = []
 
@@ -56,7 +56,7 @@ def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Te
 
 
 def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], *inputs: Any) -> Nested:
-    """Call ``function(*inputs)`` through ``run``. The inputs and the result are nested tuples of tensors.
+    """Call ``function(*inputs)`` through ``run``, where inputs and result are nested tuples of tensors.
 
     ``run(function, *tensors)`` handles tensors only. An example is activation checkpointing, which would not
     pass gradients to tensors within tuples. The function is called without ``run`` if gradients are disabled,
@@ -77,11 +77,12 @@ def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], 
 
 
 class CausalMemory(NamedTuple):
-    """Packed sequence P, projected for causal attention.
+    """Packed sequence P, projected once for causal attention.
 
     Attributes:
-        pack_q: projected P [B, H, L, K] for B sentences, or [1, H, L, K] if all sequences share P.
-        padding_mask: mask [B, L], True at padded rows of P.
+        pack_q: projected P [B, H, L, K] for B sentences, H heads of dimension K and L rows. [1, H, L, K] if P
+            is the same for all sentences.
+        padding_mask: mask [B, L], True at padded rows of P. None without padding.
     """
 
     pack_q: Tensor
@@ -89,7 +90,7 @@ class CausalMemory(NamedTuple):
 
 
 class ReadWeights(NamedTuple):
-    """Attention weights of T queries over the rows of P, over the context's tokens, or over both.
+    """Attention weights of T queries and H heads over the rows of P, the context's tokens, or both.
 
     Attributes:
         rows: weights [B, H, T, L] over the L rows of P, or None if the queries do not attend to P.
@@ -130,13 +131,13 @@ class PackedMemory(NamedTuple):
 
 
 class LayerMemory(NamedTuple):
-    """Tensors of the source that one decoder layer uses for all target positions.
+    """Cached tensors of the source that one decoder layer uses for all target positions.
 
     Attributes:
-        causal: projection of P for causal self-attention, such as :class:`CausalMemory`. None if it ignores
-            P.
-        cross: keys and values of attention to the source, such as :class:`PackedMemory`. None without an
-            encoder.
+        causal: projection of P for causal self-attention, such as :class:`CausalMemory`. None if the
+            self-attention does not use P.
+        cross: keys and values of attention to the source, such as :class:`PackedMemory`. None in a language
+            model.
     """
 
     causal: Any
@@ -144,10 +145,10 @@ class LayerMemory(NamedTuple):
 
 
 class DecoderMemory(NamedTuple):
-    """Tensors of a batch of source sentences that a decoder uses for all target positions.
+    """Cached tensors of a batch of source sentences that a decoder uses for all target positions.
 
-    :meth:`LunaDecoder.read` computes them once. They do not depend on the target, so the hypotheses of a
-    sentence share one entry.
+    :meth:`LunaDecoder.read` computes them once. They do not depend on the target, so there is one entry for
+    all hypotheses of a sentence.
 
     Attributes:
         layers: memory of each layer, from first to last. None for a layer that LayerDrop skips.
@@ -162,7 +163,7 @@ class DecoderMemory(NamedTuple):
     def select_sources(self, sentences: Tensor) -> "DecoderMemory":
         """Return the memory of the sentences with the given indices (a vector), in this order.
 
-        A memory that all sequences share is returned unchanged.
+        A memory that serves all sequences is returned unchanged.
         """
         if self.is_shared:
             return self

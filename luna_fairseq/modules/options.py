@@ -1,7 +1,7 @@
 """Encoder and decoder options, independent of fairseq and transformers.
 
-The table ``CONFIGURATION`` says which options of a model's configuration determine each option. The options
-of fairseq's command line and the fields of transformers' configuration have the same names.
+The table ``CONFIGURATION`` maps each option to the options of a model's configuration that determine it. The
+options of fairseq's command line and the fields of transformers' configuration have the same names.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LEARNED, SINUSOIDAL, NO_POSITIONS = POSITIONS = ("learned", "sinusoidal", "none"
 
 @dataclass(frozen=True)
 class StackOptions:
-    """Options shared by the encoder and the decoder.
+    """Options that the encoder and the decoder have in common.
 
     Attributes:
         embed_dim: model width C.
@@ -40,8 +40,8 @@ class StackOptions:
         layernorm_embedding: apply a layer norm to token embeddings and P (default: False).
         linear_embedding: apply a linear projection to token embeddings, for fairseq's quantization noise
             (default: False).
-        fixed_shapes: choose no shape or operation by the lengths of the sentences in a batch, as a graph that
-            is exported for all lengths requires (default: False).
+        fixed_shapes: do not let the sentence lengths in a batch determine shapes or operations. A graph that
+            is exported for all lengths requires this (default: False).
     """
 
     embed_dim: int
@@ -96,7 +96,8 @@ class EncoderOptions(StackOptions):
     def normalizes_last_packed(self) -> bool:
         """True if the encoder applies a layer norm to the packed sequence P after the last layer.
 
-        A sentence encoder does so, unless it repeats post-norm layers, which normalize P themselves.
+        This is the case in a sentence encoder, unless it repeats post-norm layers, which normalize P
+        themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 
@@ -129,7 +130,7 @@ class DecoderOptions(StackOptions):
 
 
 def choose_positions(learned: bool, none: bool) -> str:
-    """Convert two flags of a configuration to the kind of positions: "none", "learned" or "sinusoidal"."""
+    """Return the type of positions that two flags select: "none" if ``none``, "learned" or "sinusoidal"."""
     if none:
         return NO_POSITIONS
     return LEARNED if learned else SINUSOIDAL
@@ -204,7 +205,7 @@ def configuration_names(options_class: Any) -> Tuple[str, ...]:
 
 
 def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:
-    """Return the names of the configuration options that determine the field ``name`` of an options class."""
+    """Return the configuration options that determine the field ``name`` of an options class."""
     encodes = issubclass(options_class, EncoderOptions)
     words = {"side": "encoder", "text": "source"} if encodes else {"side": "decoder", "text": "target"}
     return tuple(source.format(**words) for source in CONFIGURATION[name])

@@ -11,9 +11,9 @@ from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, StackOptions
 
 
 def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return sinusoidal position embeddings [..., C] in fairseq's order, all sines before all cosines.
+    """Return sinusoidal position embeddings of width C in fairseq's order, all sines before all cosines.
 
-    The positions ``places`` [...] may have any shape. The angles and the result have the data type ``dtype``.
+    ``places`` holds positions in any shape [...], and the result is [..., C] in the data type ``dtype``.
 
     Example:
         >>> import torch
@@ -45,10 +45,7 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T].
-
-        ``end`` is unused, as there is no maximum length.
-        """
+        """Return the embeddings [B, T, C] of positions [B, T]. ``end`` is ignored."""
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
@@ -80,7 +77,7 @@ class LearnedPositions(nn.Embedding):
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding that the options select, or return None if they select none.
+    """Build the position embedding that the options select, or return None for no positions.
 
     ``padding_idx`` is the position of padding tokens.
     """

@@ -3,9 +3,9 @@
 The tables at the end of the file say when this implementation of the two operations is chosen.
 
 Attention multiplies rows r of the packed sequence P by projected tokens W x. Because ``r . (W x)`` equals
-``(W^T r) . x``, the rows can be multiplied by W^T in place of multiplying the tokens by W: the rows absorb
-the projection. The value and output projections are absorbed in the same way. The results match projected
-tokens up to rounding.
+``(W^T r) . x``, the rows can be multiplied by W^T, and the tokens then need no multiplication by W. The rows
+are said to absorb the projection. The value and output projections are absorbed in the same way. The results
+match projected tokens up to rounding.
 
 For S tokens of width C, a projection costs S C^2 multiplications. If L rows of H heads absorb it, it costs L
 C^2 multiplications. The products with the tokens then cost H L S C multiplications in place of L S C, because
@@ -46,10 +46,7 @@ def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Hea
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Return True if calling the layer runs hooks, or a ``forward`` that was assigned to this instance.
-
-    Both the layer's own hooks and torch's global hooks count.
-    """
+    """Return True if calling the layer runs own or global hooks, or a ``forward`` set on this instance."""
     own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
     of_all = of_all or torch_module._global_backward_hooks
@@ -63,7 +60,7 @@ def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if calling the layer computes ``weight x + bias`` and nothing else.
 
     A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``. Its
-    subclasses do not inherit the attribute.
+    subclasses do not inherit this property.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
@@ -77,10 +74,9 @@ def can_absorb(projection: nn.Module) -> bool:
 def should_absorb(rows: Tensor, tokens: Tensor, projections: Sequence[nn.Module], products: int = 2) -> bool:
     """Return True if multiplying the rows by W^T is faster than projecting the tokens, and saves memory.
 
-    Return False for shapes where this is not the case. Also return False on a GPU, while torch records a
-    graph, for half precision, if rows and tokens differ in dtype, and if a projection is not a plain linear
-    layer with a bias. Only CPUs were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward
-    and backward, torch 2.13).
+    The result depends on the shapes. It is False on a GPU, while torch records a graph, for half precision,
+    if rows and tokens differ in dtype, and if a projection is not a plain linear layer with a bias. Only CPUs
+    were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward, torch 2.13).
 
     Args:
         rows: projected rows [B, H, L, K] of P.
@@ -112,9 +108,8 @@ def absorbed_pack(
     """Compute pack attention without projecting the context [S, B, C] to which the packed sequence P attends.
 
     q is the projected P [B, H, L, K], for H heads of width K and L rows. The result has the same shape.
-    context_padding_mask [B, S] is True at padding; an example of padding alone yields zeros. The bias
-    broadcasts to the logits [B, H, L, S]. Dropout of the weights is applied whenever ``dropout`` is not 0, so
-    the caller passes 0 in evaluation.
+    context_padding_mask [B, S] is True at padding. An example that is all padding yields zeros. The bias
+    broadcasts to the logits [B, H, L, S]. The caller passes ``dropout=0`` in evaluation.
     """
     logits = absorbed_logits(q, context, key)
     mask = None if context_padding_mask is None else context_padding_mask[:, None, None, :]
@@ -135,11 +130,11 @@ def absorbed_unpack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute unpack attention without projecting the queries x [T, B, C].
+    """Compute unpack attention [T, B, C], including the output projection, without projecting x [T, B, C].
 
-    The keys and values [B, H, L, K] are those of the L rows of the packed context, for H heads of width K.
-    The result [T, B, C] includes the output projection. packed_padding_mask [B, L] is True at masked rows.
-    The bias broadcasts to the logits [B, H, T, L]. Dropout is applied as in :func:`absorbed_pack`.
+    x holds the queries. k and v [B, H, L, K] are the keys and values of the L rows of the packed context, for
+    H heads of width K. packed_padding_mask [B, L] is True at masked rows. The bias broadcasts to the logits
+    [B, H, T, L]. The caller passes ``dropout=0`` in evaluation.
     """
     logits = absorbed_logits(k, x, query).transpose(2, 3).contiguous()
     mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
@@ -152,7 +147,7 @@ def absorbed_unpack(
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
     """Compute logits ``r . (W x + b) / sqrt(K)`` [B, H, L, S] without projecting the tokens x [S, B, C].
 
-    ``rows`` holds the vectors r [B, H, L, K] of H heads, and ``projection`` W and b, split into heads.
+    ``rows`` holds the vectors r [B, H, L, K] of H heads. ``projection`` holds W and b, split into heads.
     """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
@@ -169,10 +164,7 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply vectors [B, H, L, M] by a separate matrix for each head, given as ``weight`` [H, M, N].
-
-    The result is [B, H, L, N].
-    """
+    """Multiply vectors [B, H, L, M] by one matrix per head, ``weight`` [H, M, N], to [B, H, L, N]."""
     B, H, L, _ = rows.shape
     # One product per head: [L B, M] times [M, N].
     products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)
@@ -221,7 +213,7 @@ def absorb_projections(
     """Multiply keys by the query projection and values by the output projection, once per source.
 
     ``k`` and ``v`` [B, H, L, K] are the keys and values of the L rows of the packed context, for H heads of
-    width K. ``packed_padding_mask`` [B, L] is True at padded rows.
+    width K. ``packed_padding_mask`` [B, L] is True at padded rows. The products are returned.
     """
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]
@@ -262,12 +254,12 @@ PACK_FORMS = FormTable(
 
 
 def should_prepare(key: Tensor, projections: Sequence[nn.Module]) -> bool:
-    """Return True if keys [B, H, L, K] and values of B sources should be multiplied by two projections.
+    """Return True if multiplying keys and values by the two projections in advance makes decoding faster.
 
-    They are the query and the output projection of unpack attention, and must be plain linear layers. The
-    products must be at most half as large as the two matrices, so that a decoding step reads less memory.
-    Their size grows with B. Return False otherwise, on a GPU and while torch records a graph. An
-    implementation that is forced by name overrides these rules, except that the layers must be plain.
+    The projections are those of the queries and of the output of unpack attention, which must be plain linear
+    layers. The keys are [B, H, L, K] for B sources. The products must be at most half as large as the two
+    matrices, so that a decoding step reads less memory. The result is False on a GPU and while torch records
+    a graph. If an implementation is forced by name, only the type of the layers is checked.
     """
     B, _, L, K = key.shape
     forced = UNPACK_FORMS.forced()

@@ -2,7 +2,8 @@
 
 Luna attends through the packed sequence P, a short additional sequence. In the pack step the queries come
 from P, and the keys and values from the context. In the unpack step the queries come from the input X, and
-the keys and values from the result of the pack step.
+the keys and values from the result of the pack step. Shapes: batch size B, H heads of width K, T queries, S
+keys.
 """
 
 from typing import Optional, Tuple
@@ -30,8 +31,9 @@ def naive_softmax_weights(
 ) -> Tensor:
     """Compute the attention weights softmax(q k^T / sqrt(K) + bias) in float32 or float64.
 
-    q is [.., T, K], k is [.., S, K], and the result is [.., T, S]. mask and bias broadcast to the shape of
-    the result; the mask is True at masked keys. A query whose keys are all masked has weights of zero.
+    The queries q are [..., T, K], the keys k [..., S, K], and the result [..., T, S]. mask and bias broadcast
+    to the shape of the result. The mask is True at masked keys. A query whose keys are all masked has weights
+    of zero.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -66,7 +68,7 @@ def softmax_attention(
 ) -> Tensor:
     """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
-    q [B, H, T, K] is unscaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S], and the
+    q [B, H, T, K] is unscaled. k and v are [B, H, S, K]. mask and bias broadcast to [B, H, T, S], and the
     mask is True at masked keys. Queries whose keys are all masked yield zeros. Dropout of the weights is
     applied in evaluation too.
 
@@ -96,7 +98,7 @@ def naive_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention naively, and also return the weights [B, H, T, S] before dropout.
 
-    See :func:`luna_attention` for the arguments.
+    The arguments and their shapes are those of :func:`luna_attention`.
 
     Example:
         >>> import torch
@@ -198,8 +200,8 @@ SOFTMAX_FORMS = FormTable(
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
     """Return True while torch traces, compiles or exports a graph, and False while it runs eagerly.
 
-    While a graph is recorded, code must not branch on tensor values. ``predicate`` names a function of
-    ``torch.compiler``; "is_exporting" (torch 2.7) is True under torch.export only. If torch lacks the
+    While a graph is recorded, code must not branch on tensor values. ``predicate`` names the function of
+    ``torch.compiler`` to ask. "is_exporting" (torch 2.7) is True under torch.export only. If torch lacks the
     function, the result is True only while ``torch.jit`` traces.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
@@ -207,7 +209,7 @@ def is_recording_graph(predicate: str = "is_compiling") -> bool:
 
 
 def is_eager_on_cpu(x: Tensor) -> bool:
-    """Return True for float32 or float64 on a CPU while torch runs eagerly, and False otherwise.
+    """Return True if x is in float32 or float64 on a CPU and torch runs eagerly.
 
     The implementations for CPUs were benchmarked in this case only.
     """

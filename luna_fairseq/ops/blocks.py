@@ -15,13 +15,13 @@ from luna_fairseq.ops.attention import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
-    """Split a sequence [B, H, T, K] into blocks [B, H, n, size, K]. ``value`` pads the last block."""
+    """Split a sequence [B, H, T, K] into blocks [B, H, n, size, K], padding the last block with ``value``."""
     x = F.pad(x, (0, 0, 0, -x.size(2) % size), value=value)
     return x.unflatten(2, (-1, size))
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Concatenate blocks [B, H, n, size, K] to [B, H, length, K], as the inverse of :func:`to_blocks`."""
+    """Concatenate blocks [B, H, n, size, K] and keep the first ``length`` positions, as [B, H, length, K]."""
     return x.flatten(2, 3)[:, :, :length]
 
 
@@ -38,7 +38,8 @@ def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> T
 def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
     """Compute softmax attention from each block of queries [B, H, n, size, K] to its keys [B, H, n, m, K].
 
-    The mask broadcasts to [B, 1, n, size, m], and is True at keys that a query must not attend to.
+    The mask broadcasts to [B, 1, n, size, m], and is True at keys that a query must not attend to. The result
+    has the shape of the queries.
     """
     B, _, n = q.shape[:3]
     mask = mask.expand(B, -1, n, -1, -1)
@@ -125,9 +126,9 @@ def partial_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention to a subset of the keys, and also return the log-sum-exp of the logits.
 
-    q [.., T, K] is already scaled. mask and bias broadcast to [.., T, S]; the mask is True at keys outside
-    the subset. Return the output [.., T, K] and the log-sum-exp [.., T, 1], in float32 or float64.
-    :func:`merge_parts` combines them over several subsets.
+    The queries q [..., T, K] are already scaled. mask and bias broadcast to the logits [..., T, S] of S keys.
+    The mask is True at keys outside the subset. Return the output [..., T, K] and the log-sum-exp
+    [..., T, 1], in float32 or float64. :func:`merge_parts` combines them over several subsets.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -142,8 +143,9 @@ def partial_attention(
 
 
 def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
-    """Combine attention to disjoint subsets of the keys into attention to all keys.
+    """Combine attention to N disjoint subsets of the keys into attention to all keys.
 
-    The outputs [N, .., T, K] for N subsets are averaged, weighted by exp of the log-sum-exps [N, .., T, 1].
+    The outputs [N, ..., T, K] are averaged. Their weights are the softmax of ``log_sums`` [N, ..., T, 1] over
+    the subsets.
     """
     return (outputs * log_sums.softmax(dim=0)).sum(dim=0)

@@ -47,12 +47,12 @@ def chunk_slices(T: int, size: int) -> List[slice]:
 
 
 def write_chunk(results: Optional[Parts], parts: Parts, span: slice, T: int) -> Parts:
-    """Copy the results [N, c, D] of one chunk into the results [N, T, D] of the whole sequence.
+    """Copy the results of one chunk of c positions into the results of the whole sequence of T positions.
 
-    ``parts`` are the results of the chunk, at the positions ``span``. Parts and results are named tuples of
-    tensors or None. The results are allocated at the first call (``results`` is None), in the memory layout
-    [T, N, D], so that the projections that follow need no copy. If one chunk is the whole sequence, its parts
-    are the results.
+    ``parts`` are the results [N, c, D] of the chunk, at the positions ``span``, for N heads and any width D.
+    Parts and results are named tuples of tensors or None. If ``results`` is None, at the first call, they are
+    allocated in the memory layout [T, N, D], so that the projections that follow need no copy. If one chunk
+    is the whole sequence, its parts are returned.
     """
     if span.stop - span.start == T:
         return parts

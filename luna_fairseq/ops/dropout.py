@@ -1,6 +1,6 @@
 """Dropout with masks that are drawn quickly on any CPU.
 
-torch draws the masks of a CPU in parallel with Intel's MKL on Intel CPUs only. On other CPUs, it computes one
+On a CPU, torch draws masks in parallel only with Intel's MKL on Intel CPUs. On other CPUs, it computes one
 random number after the other, which takes 12 ns for each element on an AMD EPYC. Here, each random number of
 64 bits decides about four elements.
 """

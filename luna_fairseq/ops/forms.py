@@ -1,7 +1,7 @@
 """Tables of equivalent implementations of an operation ("forms"), and the rules that select one.
 
-Each table stands beside its operation. A rule reads shapes, devices, data types, modes and the kinds of
-layers, never measured times. Runs with equal seeds, and all processes of a job, therefore use the same
+Each table is defined next to its operation. A rule reads shapes, devices, data types, modes and layer types,
+never measured times. Runs with equal seeds, and all processes of a job, therefore use the same
 implementation.
 """
 
@@ -24,9 +24,8 @@ class Form:
         file: file of the implementation, in ``luna_fairseq/``.
         condition: description of the inputs for which the implementation is chosen.
         saves: description of the measured savings, or of the purpose of the implementation.
-        applies: the same condition as a function of the inputs passed to :meth:`FormTable.choose`.
-        possible: function of the same inputs, False if the implementation cannot compute them even if it is
-            forced.
+        applies: function that returns True if the condition holds for the inputs of :meth:`FormTable.choose`.
+        possible: function of the same inputs that returns False if the implementation cannot compute them.
     """
 
     name: str
@@ -64,11 +63,12 @@ class FormTable:
         return None if self._forced is None else self._forced.name
 
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
-        """Return the name of the implementation to use for these inputs: the first whose condition holds.
+        """Return the name of the implementation to use for these inputs.
 
-        If ``form`` is given, return it without calling ``possible``; the implementation itself must refuse
-        inputs that it cannot compute. Next comes the name given to :meth:`force`, if that implementation
-        supports the inputs. Raise ValueError if no condition holds.
+        If ``form`` is given, it is returned unchecked, and the implementation itself must refuse inputs that
+        it cannot compute. Otherwise, a name given to :meth:`force` is returned if that implementation
+        supports the inputs. By default, the first implementation whose condition holds is chosen. Raise
+        ValueError if no condition holds.
         """
         if form is not None:
             name = self.find(form).name
@@ -86,7 +86,7 @@ class FormTable:
         return name
 
     def find(self, name: str) -> Form:
-        """Return the implementation with this name. Raise a ValueError with all names if it is unknown."""
+        """Return the implementation with this name. Raise ValueError if there is none."""
         for form in self.forms:
             if form.name == name:
                 return form
@@ -97,8 +97,8 @@ class FormTable:
     def force(self, name: Optional[str]) -> Iterator[List[str]]:
         """Context manager in which all threads use one implementation for all inputs that it supports.
 
-        It yields a list of the names of the implementations used, one for each call. If ``name`` is None,
-        implementations are chosen as usual. It is meant for tests and measurements.
+        It is meant for tests and measurements. It yields a list to which each call of the operation appends
+        the name of the implementation it used. If ``name`` is None, implementations are chosen as usual.
         """
         outer = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []

@@ -1,6 +1,6 @@
-"""Efficient attention mechanisms of other papers, as baselines for Luna ("peers").
+"""Efficient attention mechanisms from other papers, as baselines for Luna ("peers").
 
-Each attention has its own module, and :mod:`luna_fairseq.peers.registry` maps names to classes.
+Each attention mechanism has its own module, and :mod:`luna_fairseq.peers.registry` maps names to classes.
 """
 
 import luna_fairseq.models  # noqa: F401  must come first: checks requirements and patches fairseq

@@ -28,8 +28,8 @@ LIMIT = 32.0
 class BoundedMemoryAttention(PeerAttention):
     """Bounded-memory attention, ABC (Peng et al., 2022): queries attend to n memory slots, not to the tokens.
 
-    Each token writes its key and value to the slots, with weights exp(``control``). ``control`` [B, H, T, n]
-    is a learned projection of the input.
+    A slot is a weighted mean of keys, and one of values. The weight of a token is exp(``control``), where
+    ``control`` [B, H, T, n] is a learned projection of the input.
     """
 
     name = "abc"
@@ -68,7 +68,7 @@ class BoundedMemoryAttention(PeerAttention):
         """Compute causal attention for new positions, given the slots that the earlier positions have filled.
 
         The state holds the sums ``keys`` and ``values`` of n memory slots, and ``alpha`` [B, H, 1, n], the
-        sums of the weights with which tokens were written.
+        sums of the weights with which tokens were added to the slots. Return the output and the new state.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -109,7 +109,7 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the weights exp(control) [B, H, T, n] with which T tokens write to n memory slots.
+    """Compute the weights exp(control) [B, H, T, n] with which T tokens are added to n memory slots.
 
     The weights are 0 at padding, and in float32 or higher precision.
     """
@@ -118,10 +118,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute keys and values [B, H, n, K] of n memory slots from keys and values [B, H, T, K] of T tokens.
-
-    They are means weighted by alpha [B, H, T, n].
-    """
+    """Return means [B, H, n, K] of keys and of values [B, H, T, K], weighted by alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

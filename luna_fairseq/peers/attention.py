@@ -1,4 +1,4 @@
-"""Base class of the attention mechanisms of other papers ("peers").
+"""Base class of the attention mechanisms from other papers ("peers").
 
 A subclass computes attention for queries, keys and values that are already projected and split into heads.
 
@@ -52,7 +52,7 @@ def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[T
 
 @with_incremental_state
 class PeerAttention(ProjectingAttention):
-    """Base class of attention mechanisms of other papers, with the interface of fairseq's MultiheadAttention.
+    """Base class of the attention mechanisms, with the interface of fairseq's MultiheadAttention.
 
     Each instance computes one form: bidirectional self-attention, causal self-attention or cross-attention.
     The methods call the projected input tensors of the attention *parts*. By default, they are queries, keys
@@ -119,32 +119,32 @@ class PeerAttention(ProjectingAttention):
         """Create parameters in addition to the projections, from the options. By default, create none."""
 
     def project(self, x: Tensor) -> Parts:
-        """Compute the tensors that :meth:`attend` takes from an input [T, B, C].
+        """Project an input [T, B, C] to the tensors that :meth:`attend` takes.
 
         By default, these are queries, keys and values [B, H, T, K].
         """
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output [B, H, T, K] of self-attention. The argument ``padding_mask`` is [B, T] or None.
+        """Compute the output [B, H, T, K] of self-attention from the tensors that :meth:`project` returns.
 
-        The other arguments are the tensors that :meth:`project` returns.
+        The keyword argument ``padding_mask`` is a mask [B, T], True at padding, or None.
         """
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the same output as :meth:`attend`, but by the formula of the paper, in quadratic time."""
+        """Compute the output of :meth:`attend` by the formula of the paper, in quadratic time."""
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
-        """Compute the tensors that :meth:`cache_context` takes from a context [S, B, C].
+        """Project a context [S, B, C] to the tensors that :meth:`cache_context` takes.
 
         By default, these are keys and values [B, H, S, K].
         """
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Return a dictionary of tensors [B, ...] of a context for all decoding steps.
+        """Return the tensors of a context that all decoding steps read, as a dictionary of tensors [B, ...].
 
         ``parts`` are the tensors that :meth:`project_context` returns.
         """
@@ -162,12 +162,11 @@ class PeerAttention(ProjectingAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Compute causal attention for T new positions, given the state after all earlier ones.
+        """Compute causal attention for T new positions, given the state after all earlier positions.
 
-        ``parts`` are the projected tensors of the new positions. The state is None at the start. By default,
-        it holds the projected tensors of all earlier positions, and each call recomputes attention for all.
-
-        Return the output [B, H, T, K] and the new state.
+        ``parts`` are the projected tensors of the new positions, and the state is None at the start. This
+        default implementation stores the projected tensors of all earlier positions, and recomputes attention
+        at all positions in each call. Return the output [B, H, T, K] and the new state.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
         if state is not None:
@@ -197,7 +196,7 @@ class PeerAttention(ProjectingAttention):
 
     @property
     def dropout(self) -> float:
-        """Current dropout probability of attention weights, 0 in evaluation mode."""
+        """Return the current dropout probability of attention weights, which is 0 in evaluation mode."""
         return dropout_probability(self.dropout_module)
 
     def forward(
@@ -214,14 +213,14 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute attention for a batch of sequences, with the arguments of fairseq's MultiheadAttention.
 
-        Return the output [T, B, C], and weights [B, T, S] if they are needed and available ([H, B, T, S] with
-        ``need_head_weights``).
-
         The query [T, B, C] has only the new positions if ``incremental_state`` is given. ``key`` is the
         context [S, B, C] of cross-attention. It is ignored in self-attention, and if ``incremental_state``
         already stores the context. ``key_padding_mask`` is a mask [B, S], or a tuple of this mask and the
         target places of a diagonal prior (:func:`split_target_places`). ``value``, ``static_kv`` and
         ``attn_mask`` are ignored.
+
+        Return the output [T, B, C] and the attention weights. The weights are [B, T, S], or [H, B, T, S] with
+        ``need_head_weights``. They are None if they are not needed or not available.
         """
         weights: Optional[Tensor] = None
         padding_mask, target = split_target_places(key_padding_mask)
@@ -247,8 +246,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute the attention weights [B, H, T, S] of each head, in quadratic time and memory.
 
-        If no weight matrix is available, each value is replaced with a unit vector. The output is then the
-        weight matrix.
+        If the mechanism computes no weight matrix, each value is replaced with a unit vector, so that the
+        output is the weight matrix.
         """
         if not self.has_value_weights:
             raise InputError(
@@ -298,12 +297,12 @@ class PeerAttention(ProjectingAttention):
 
 
 def count_left_padding(padding_mask: Tensor) -> Tensor:
-    """Count the padding positions before the first token of each sequence: [B, 1] for a mask [B, T]."""
+    """Return the number [B, 1] of padding positions before the first token of each sequence."""
     return padding_mask.long().cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
 def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
-    """Roll each sequence of a batch to the left by its own shift [B, 1], which may be negative."""
+    """Roll each sequence of a batch to the left by its own shift, given as [B, 1]. It may be negative."""
     positions = (torch.arange(x.size(dim), device=x.device) + shift) % x.size(dim)
     shape = [1] * x.dim()
     shape[0], shape[dim] = positions.shape
@@ -320,7 +319,7 @@ def identity_values(v: Tensor) -> Tensor:
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
-    """Return a padding mask [B, T] for x [B, H, T, K], with False everywhere if ``padding_mask`` is None."""
+    """Return ``padding_mask``, or a mask [B, T] that is False everywhere for x [B, H, T, K] if it is None."""
     return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding_mask is None else padding_mask
 
 

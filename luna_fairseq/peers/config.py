@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Options that choose the encoder's attention among efficient attention mechanisms of other papers."""
+    """Options that select the encoder's attention mechanism."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and default of the decoder's attentions"
@@ -34,7 +34,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Options that choose the attention mechanisms of encoder and decoder among those of other papers."""
+    """Options that select the attention mechanisms of the encoder and the decoder."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"
@@ -46,19 +46,19 @@ class AttentionConfig(EncoderAttentionConfig):
 
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
-    """Options of ``--arch peer_transformer``, a translation model with attention of other papers."""
+    """Options of ``--arch peer_transformer``, a translation model with efficient attention mechanisms."""
 
 
 @dataclass
 class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
-    """Options of ``--arch peer_lm``, a causal language model with attention of another paper."""
+    """Options of ``--arch peer_lm``, a causal language model with an efficient attention mechanism."""
 
     decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of each layer")
 
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
-    """Options of ``--arch peer_roberta``, a masked language model with attention of another paper."""
+    """Options of ``--arch peer_roberta``, a masked language model with an efficient attention mechanism."""
 
     untie_weights_roberta: bool = option(
         False, "learn a separate output projection in place of the token embedding"
@@ -68,4 +68,4 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
-    """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with another paper's attention."""
+    """Options of ``--arch peer_lra_<task>``, classifiers with efficient attention mechanisms."""

@@ -26,7 +26,7 @@ POOL = 2
 
 
 class ConvLinformerAttention(PeerAttention):
-    """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to fewer keys and values."""
+    """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to a shortened sequence of keys."""
 
     name = "conv_linformer"
     forms = (BIDIRECTIONAL,)

@@ -44,7 +44,7 @@ class FeatureMapAttention(PeerAttention):
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute M features of each query, phi(q) [B, H, T, M], in float32 or higher precision."""
+        """Compute the features phi(q) [B, H, T, M] of queries, M for each, in float32 or higher precision."""
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
@@ -79,7 +79,7 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return a tuple of the tensor from which :meth:`least_divisor` computes its bound, by default ().
+        """Return, in a tuple, the tensor on which the bound of :meth:`least_divisor` depends, by default ().
 
         ``before`` [B, 1 or H, 1, 1] is this tensor at the last earlier position (None at the start).
         """
@@ -93,8 +93,8 @@ class FeatureMapAttention(PeerAttention):
         ``parts`` are the queries, keys, values and extra tensors of the new positions.
 
         The state holds ``sums`` and, if they are used, the ``log_scale`` of :class:`Keys` and the ``total``
-        of :meth:`weight_totals`. Features that were divided by different numbers are converted to the larger
-        one. Return the output [B, H, T, K] and the new state.
+        of :meth:`weight_totals`. If old and new features were divided by different numbers, both are
+        converted to the larger number. Return the output [B, H, T, K] and the new state.
         """
         q, k, v, *extra = parts
         state = state or {}
@@ -124,9 +124,10 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Sum the products of M features and values over all keys: ``sums`` [B, H, M, K + 1].
+        """Return the sums over all keys, and the number of keys, for :meth:`_weighted_mean`.
 
-        Also return ``total`` [B, 1, 1, 1], the number of keys without padding.
+        ``sums`` [B, H, M, K + 1] are products of M features and values. ``total`` [B, 1, 1, 1] excludes
+        padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
@@ -137,9 +138,10 @@ class FeatureMapAttention(PeerAttention):
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute phi(q_i) . phi(k_j) [B, H, T, S] for tests, 0 at padding and, if causal, at later keys.
+        """Compute the weights phi(q_i) . phi(k_j) [B, H, T, S] before normalization, for tests.
 
-        ``features`` [B, H, T, M] are the query features phi(q). ``keys`` has the key features phi(k).
+        They are 0 at padding and, in causal attention, at later keys. ``features`` [B, H, T, M] are the query
+        features phi(q), and ``keys`` [B, H, S, M] the key features phi(k).
         """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)

@@ -27,7 +27,7 @@ POOL = 2
 class InformationBlock(nn.Module):
     """Convolutional block that replaces the feed-forward network of a Transformer layer.
 
-    Padding is set to zero first, and left padding is moved to the right and back.
+    Padding is set to zero first. Left padding is moved to the right for the convolutions, and then back.
 
     Args:
         embed_dim: width of the model.
@@ -47,7 +47,7 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply the block to x [T, B, C]. Padding becomes zero. T must not exceed ``longest``."""
+        """Apply the block to x [T, B, C], where T is at most ``longest``. The result has the same shape."""
         T = x.size(0)
         if T > self.longest:
             raise InputError(

@@ -1,4 +1,4 @@
-"""fairseq's Transformer encoder and decoder with efficient attentions from other papers ("peers")."""
+"""fairseq's Transformer encoder and decoder with the attention mechanisms of this folder."""
 
 from typing import Any, Callable, Dict, Optional
 
@@ -17,9 +17,9 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention named ``name`` for an encoder or decoder layer, with the sizes in ``cfg``.
+    """Build the attention mechanism called ``name`` for an encoder or decoder layer of the sizes in ``cfg``.
 
-    form: "bidirectional" (encoder), "causal" or "cross" (decoder).
+    ``form`` is "bidirectional" for an encoder, and "causal" or "cross" for a decoder.
     """
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
@@ -37,7 +37,7 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """fairseq's Transformer encoder layer, with the self-attention that ``cfg.attention`` names."""
+    """fairseq's Transformer encoder layer, with the self-attention that ``cfg.attention`` selects by name."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -46,7 +46,7 @@ class PeerEncoderLayer(TransformerSequenceLayer):
         self.self_attn = build_layer_attention(cfg, cfg.attention, BIDIRECTIONAL)
 
     def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
-        """Compute the first outputs of self-attention. Not every attention can compute them alone."""
+        """Compute self-attention of all tokens, and return the outputs of the first ``num_outputs``."""
         return self.self_attn(x, x, x, padding_mask)[0][:num_outputs]
 
 
@@ -80,7 +80,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's Transformer decoder layer, with the attentions that the configuration names."""
+    """fairseq's Transformer decoder layer, with the attention mechanisms that the configuration selects."""
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
@@ -94,7 +94,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """fairseq's Transformer encoder with efficient attentions from other papers.
+    """fairseq's Transformer encoder with the attention mechanism that ``cfg.attention`` selects by name.
 
     With ``--linformer-sharing layerwise``, all layers use the first layer's projection along the length.
     """
@@ -106,7 +106,7 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch. Add the entry ``src_tokens`` to the output, which ``--diagonal-prior`` needs."""
+        """Encode a batch, and add ``src_tokens``, which ``--diagonal-prior`` needs, to the output."""
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
@@ -115,7 +115,7 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with efficient attentions from other papers."""
+    """fairseq's Transformer decoder with the causal and cross-attention mechanisms that ``cfg`` selects."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -125,7 +125,7 @@ class PeerDecoder(TransformerDecoderBase):
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
-        """Return None in place of a causal mask, because these attentions mask later positions themselves."""
+        """Return None in place of a causal mask, because the attention modules mask later positions."""
 
     def extract_features(
         self,
@@ -136,7 +136,7 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute the hidden states before the output projection.
+        """Compute the hidden states before the output projection, and fairseq's dictionary of extra outputs.
 
         With ``--diagonal-prior``, cross-attention receives the positions of the target tokens in a tuple with
         the padding mask. Raises InputError if ``full_context_alignment`` is True.

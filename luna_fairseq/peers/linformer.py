@@ -31,8 +31,8 @@ class LinformerAttention(PeerAttention):
 
         ``--linformer-sharing`` has four values:
 
-        - none: E and F for each head.
-        - headwise: E and F for all heads of a layer.
+        - none: separate E and F for each head.
+        - headwise: the same E and F for all heads of a layer.
         - key-value: one matrix as both E and F, for all heads of a layer.
         - layerwise: one matrix for all layers (:meth:`share_projections`).
         """
@@ -65,7 +65,7 @@ class LinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute softmax(q (E keys)^T / sqrt(K)) (F values) literally, without dropout.
+        """Compute softmax(q (E keys)^T / sqrt(K)) (F values) directly, without dropout.
 
         E and F are the matrices that project keys and values along the length.
         """

@@ -34,7 +34,7 @@ class LocalAttention(PeerAttention):
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return a mask, True at keys that a query must not attend to: distant or, if causal, later keys.
+        """Return a mask, True at keys that a query must not attend to: distant and, if causal, later keys.
 
         The positions i of queries and j of keys must broadcast, such as [T, 1] and [S].
         """
@@ -58,8 +58,8 @@ class LocalAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for new positions, given the last w positions, where w is the window.
 
-        The state holds their keys ``k`` and values ``v``, their ``positions``, a mask ``real`` that is
-        nonzero at tokens, and the ``count`` of tokens so far.
+        The state holds the keys ``k`` and values ``v`` of these w positions, their ``positions``, a mask
+        ``real`` that is nonzero at tokens, and the ``count`` of tokens so far.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()

@@ -1,4 +1,4 @@
-"""fairseq's Transformer models with efficient attention mechanisms of other papers, as baselines for Luna.
+"""fairseq's Transformer models with efficient attention mechanisms from other papers, as baselines for Luna.
 
 Importing this module registers the models with fairseq:
 
@@ -48,9 +48,10 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
 class PeerTransformer(EncoderDecoder):
-    """fairseq's Transformer with efficient attention mechanisms of other papers, as a baseline for Luna.
+    """fairseq's Transformer for translation, with the attention mechanisms that the options select by name.
 
-    With softmax attention, the parameters and outputs equal those of fairseq's Transformer.
+    ``--attention``, ``--decoder-attention`` and ``--cross-attention`` name mechanisms such as "linear". With
+    softmax attention, the parameters and outputs equal those of fairseq's Transformer.
 
     Example:
         >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
@@ -92,7 +93,7 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with an efficient attention mechanism of another paper."""
+    """fairseq's Transformer language model, with the attention that ``--decoder-attention`` names."""
 
     config_class = PeerLanguageModelConfig
 
@@ -109,7 +110,7 @@ class PeerLanguageModel(LanguageModel):
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
-    """RoBERTa encoder and LM head whose layers use the attention mechanism that ``--attention`` names."""
+    """RoBERTa encoder and LM head, with the attention mechanism that ``--attention`` names."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
@@ -117,7 +118,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa, a masked language model, with an efficient attention mechanism of another paper."""
+    """fairseq's RoBERTa masked language model, with the attention mechanism that ``--attention`` names."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":
@@ -128,9 +129,9 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier for Long Range Arena with an attention mechanism of another paper.
+    """Classifier for Long Range Arena, with the attention mechanism that ``--attention`` names.
 
-    It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
+    Only the attention differs from the Transformer ``transformer_lra_<task>``.
     """
 
     @classmethod

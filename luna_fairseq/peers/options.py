@@ -1,4 +1,4 @@
-"""Dataclass with the options of the attention mechanisms of other papers ("peers")."""
+"""Dataclass with the options of the attention mechanisms from other papers ("peers")."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ SYNTHESIZER_KINDS = ("dense", "random", "factorized-dense", "factorized-random")
 
 @dataclass
 class PeerOptions(FairseqDataclass):
-    """Options of all peer attentions, such as ``--performer-features``.
+    """Options of all attention mechanisms in this folder, such as ``--performer-features``.
 
-    Option names start with the name of the attention, except for the options of softmax attention (``alibi``,
+    Option names start with the name of the mechanism, except for the options of softmax attention (``alibi``,
     ``diagonal_prior`` and ``sentence_diagonal``).
 
     Example:

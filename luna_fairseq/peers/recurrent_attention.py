@@ -27,8 +27,8 @@ LOCAL = ("none", "monotonic", "predictive")
 class DotScore(nn.Module):
     """Attention score ``s . h``, the dot product of decoder state s and encoder state h.
 
-    It is the base class of the other scores. Only :class:`LocationScore` uses ``longest``, the maximum source
-    length.
+    It is the base class of the other scores. The maximum source length ``longest`` is used only by
+    :class:`LocationScore`.
     """
 
     needs_equal_widths = True
@@ -43,7 +43,7 @@ class DotScore(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
         """Compute the scores [B, T, S] of all pairs of T decoder states and S source tokens.
 
-        ``keys`` come from :meth:`compute_keys`. ``positions`` [B, S] number the tokens, not counting padding.
+        ``keys`` are from :meth:`compute_keys`. ``positions`` [B, S] number the tokens, not counting padding.
         """
         return query @ keys.transpose(1, 2)
 
@@ -131,7 +131,7 @@ class RecurrentAttention(nn.Module):
     """Attention from decoder states to encoder states, optionally within a local window.
 
     For the decoder state s_t at position t, local attention covers the window [p_t - D, p_t + D] of the
-    source, where D is ``window``. There are two kinds:
+    source, where D is ``window``. The argument ``local`` selects how the centre p_t is computed:
 
     - monotonic: p_t is t, clipped to the position of the last token.
     - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens, with learned v and W. The weights are
@@ -180,7 +180,7 @@ class RecurrentAttention(nn.Module):
     def compute_keys(self, memory: Tensor) -> Tensor:
         """Compute the part [B, S, width] of the attention scores that depends only on encoder states.
 
-        It is computed once per sentence and passed to :meth:`forward` as ``keys``.
+        The result is computed once per sentence and passed to :meth:`forward` as ``keys``.
         """
         return self.score.compute_keys(memory)
 
@@ -189,8 +189,9 @@ class RecurrentAttention(nn.Module):
     ) -> Tuple[Tensor, Tensor]:
         """Compute the contexts [B, T, M] and the weights [B, T, S], 0 at padding and outside the window.
 
-        ``padding_mask`` [B, S] is True at padding, on either side. Monotonic attention also uses ``first``,
-        the position of the first decoder state in its sentence.
+        ``padding_mask`` [B, S] is True at padding, on either side. ``keys`` is the result of
+        :meth:`compute_keys`. Monotonic attention also uses ``first``, the position of the first decoder
+        state.
         """
         positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, undefined at padding
         scores = self.score(query, keys, positions)

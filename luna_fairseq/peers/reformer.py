@@ -63,7 +63,7 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return a mask that is True at keys within the attention window of ``chunk`` positions.
+        """Return a mask, True at keys at most ``chunk`` positions from the query and, if causal, not later.
 
         ``distance`` is the position of the key minus that of the query, counted within their bucket.
         """
@@ -89,9 +89,9 @@ class ReformerAttention(PeerAttention):
         """Compute the attention of hashing round r, on positions sorted by bucket and split into blocks.
 
         The keys of a query are in its own block and in the neighbouring blocks. ``qk`` [B, H, T, K] holds the
-        shared queries and keys, and ``order`` [B, H, T] the positions in sorted order. ``codes``
-        [B, H, rounds, T] of all rounds (see :meth:`compute_distances`) show in how many rounds a query finds
-        a key.
+        vectors that are both queries and keys, and ``order`` [B, H, T] the positions in sorted order. The
+        ``codes`` [B, H, rounds, T] of all rounds (:meth:`compute_distances`) show in how many rounds a query
+        finds a key.
 
         Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in sorted order.
         """
@@ -107,7 +107,7 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Return the codes of the m keys near each query, minus the query's code: [B, H, blocks, chunk, m].
+        """Return the codes [B, H, blocks, chunk, m] of the m keys near each query, minus the query's code.
 
         The codes [B, H, T] number the sorted positions, with gaps between buckets. The keys are in the
         query's block and in its ``neighbours``, the numbers of blocks before and after it.

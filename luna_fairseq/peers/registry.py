@@ -1,4 +1,4 @@
-"""Registry of the attention mechanisms of other papers ("peers"): classes keyed by name."""
+"""Registry of the attention mechanisms from other papers ("peers"): classes keyed by name."""
 
 from typing import Any, Dict, Type
 
@@ -46,10 +46,10 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """Build an efficient attention mechanism of another paper from its name.
+    """Build an efficient attention mechanism, given its name.
 
     Args:
-        name: name of the attention in ``ATTENTIONS``, such as "performer".
+        name: name of the mechanism in ``ATTENTIONS``, such as "performer".
         embed_dim: width of queries, keys, values and output.
         num_heads: number of heads.
         form: "bidirectional", "causal" or "cross".
@@ -57,7 +57,7 @@ def build_attention(
         kwargs: additional arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Raises:
-        InputError: No attention has this name, or it does not support this form.
+        InputError: No attention mechanism has this name, or it does not support this form.
 
     Example:
         >>> import torch

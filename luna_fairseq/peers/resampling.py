@@ -30,7 +30,7 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with this zero-based number. The seed and the number determine the values."""
+        """Draw the sample with the zero-based index ``number``. Seed and index determine the values."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:

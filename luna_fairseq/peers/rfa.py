@@ -63,7 +63,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the features of keys.
+        """Compute the random features of keys, with their decay if there is a gate.
 
         With a gate g, the features are scaled by 1 - g, and earlier sums decay by g.
         """
@@ -86,8 +86,8 @@ class RandomFeatureAttention(FeatureMapAttention):
     ) -> Parts:
         """Compute the sum that the weights at each position would have if all query-key products were 1.
 
-        The result is the number of tokens [B, 1, T, 1] up to the position or, with a gate, the sum
-        [B, H, T, 1] of the decayed weights.
+        The sum is the number of tokens [B, 1, T, 1] up to the position or, with a gate, the sum [B, H, T, 1]
+        of the decayed weights. It is returned in a tuple.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

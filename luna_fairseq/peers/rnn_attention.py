@@ -90,10 +90,10 @@ class RnnEncoder(FairseqEncoder):
         self.longest = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
-        """Encode source tokens [B, S] to ``encoder_out`` [S, B, 2 H], for a hidden width H.
+        """Encode source tokens [B, S], and return a dictionary of lists.
 
-        ``final`` holds the last states [B, layers, 2 H] of all layers: hidden states and, for an LSTM, cell
-        states.
+        ``encoder_out`` holds the states [S, B, 2 H] for a hidden width H. ``final`` holds the last states
+        [B, layers, 2 H] of all layers: hidden states and, for an LSTM, cell states.
         """
         padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
         left = count_left_padding(padding_mask)
@@ -180,10 +180,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the features [B, T, output width] before the output projection.
-
-        Also return a dictionary with the attention weights, as :meth:`forward` does.
-        """
+        """Compute the features [B, T, width] before the output projection, and a dictionary of weights."""
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
             tokens, first = roll_left(prev_output_tokens, left), 0
@@ -226,7 +223,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
-        """Decode the positions of token embeddings x [B, T, width], and update ``state`` in place.
+        """Compute the features of positions with embeddings x [B, T, width], and update ``state`` in place.
 
         ``attend`` is a function ``(queries, position of the first query) -> (contexts, weights)``, and
         ``position`` the index of the first position. Return the features and the attention weights. T must be

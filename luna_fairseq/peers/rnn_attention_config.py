@@ -63,7 +63,9 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Set the defaults that depend on other options, or raise InputError if options are incompatible.
+    """Return the options with defaults filled in that depend on other options.
+
+    Raise InputError if options are incompatible.
 
     Example:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score

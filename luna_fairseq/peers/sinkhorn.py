@@ -52,7 +52,7 @@ class SinkhornAttention(PeerAttention):
         """Compute the mean embedding [B, blocks, C] of each block of positions, without padding.
 
         x is the input [B, 1, T, C]. ``real`` [B, 1, T, 1] is 1 at tokens and 0 at padding. In causal
-        attention, the means cover all positions up to the first one of a block.
+        attention, the mean of a block covers all positions up to the first position of the block.
         """
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:

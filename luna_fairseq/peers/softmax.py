@@ -31,8 +31,8 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    The diagonal prior is a bias toward source tokens at the relative position of the target token. It numbers
-    the queries from 0, unless the padding mask comes in a tuple with the positions of the target tokens.
+    The diagonal prior is a bias toward source tokens at the relative position of the target token. Queries
+    are numbered from 0, unless the padding mask comes in a tuple with the positions of the target tokens.
     """
 
     name = "softmax"
@@ -45,7 +45,8 @@ class SoftmaxAttention(PeerAttention):
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """Compute the ALiBi bias [H, T, S] for queries that are the last T of the S positions.
 
-        It is clamped to at least -50, where attention weights are negligible. Return None without ALiBi.
+        The bias is clamped to at least -50, where attention weights are negligible. Return None without
+        ALiBi.
         """
         if not self.alibi:
             return None

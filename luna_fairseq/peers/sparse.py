@@ -39,8 +39,8 @@ class SparseAttention(PeerAttention):
         """Compute attention to the local window and to the strided keys separately, and merge both.
 
         The sequence is split into blocks of l positions. The window of a query lies in its own and the
-        neighbouring blocks. The strided keys have the same index within their blocks as the query; those of
-        the window's blocks are masked, because they are already in the window.
+        neighbouring blocks. The strided keys have the same index within their blocks as the query. Strided
+        keys in the window's blocks are masked, because they are already in the window.
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)

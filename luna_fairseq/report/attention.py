@@ -85,7 +85,7 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Return, for each of H heads, the fraction of context tokens that some query attends to most."""
+        """For each of H heads, return the fraction of context tokens to which some query attends most."""
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
         return is_largest.scatter_(1, weights.argmax(dim=-1), 1.0).mean(dim=-1)
@@ -132,7 +132,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
 
 
 def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
-    """Return the attention maps of a translation model while it scores ``target`` or its own translation."""
+    """Return the attention maps of a translation model that scores ``target`` or its own translation."""
     translation = _encode_or_translate(hub, tokens, target, beam)
     decoder_input = _shift_right(translation)
     with record_attention(hub.models[0]) as records:

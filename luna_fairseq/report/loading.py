@@ -20,7 +20,7 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """Text classifier for Long Range Arena with its dictionaries. It does not accept pairs of texts."""
+    """Text classifier for Long Range Arena with its dictionaries. Pairs of texts are not supported."""
 
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:

@@ -1,4 +1,4 @@
-"""Parser of fairseq-train logs of any ``--log-format``, with tables of numbers as a result.
+"""Parser of fairseq-train logs of any ``--log-format``, which returns tables of numbers.
 
 The formats json, simple and tqdm contain training and validation statistics. The format none contains only
 the saved checkpoints with their scores. Lines on a terminal and in hydra's log start with the time and the
@@ -61,12 +61,12 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Table of training statistics within epochs or, if there are none, per epoch. May be empty."""
+        """Return the table of training statistics within epochs or, if there are none, per epoch, or {}."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property
     def subsets(self) -> List[str]:
-        """Names of the validation subsets in the log, such as "valid"."""
+        """Return the names of the validation subsets in the log, such as "valid"."""
         return [name for name in self.tables if name not in (INNER, EPOCH, SAVED)]
 
 
@@ -114,10 +114,12 @@ def read_logs(paths: Sequence[Path]) -> Log:
 class _LineFormat:
     """Parser for log lines that all have the same columns in the same layout.
 
-    A regular expression is built from the ``statistics`` of the first such line, such as "loss 3.2 |
-    num_updates 40". Matching it is much faster than splitting every line. ``head_names`` are the names of the
-    values before the statistics, such as "epoch". In JSON, the prefix of the columns ("valid_num_updates")
-    overrides ``table_name``.
+    A regular expression built from the first such line is much faster than splitting every line.
+
+    Args:
+        table_name: name of the lines' table, such as "valid". In JSON, a prefix of the columns overrides it.
+        head_names: names of the values before the statistics, such as "epoch".
+        statistics: statistics of the first line, such as "loss 3.2 | num_updates 40".
     """
 
     def __init__(self, table_name: str, head_names: Tuple[str, ...], statistics: str) -> None:
@@ -168,7 +170,7 @@ class _LogReader:
             self._read_line(line.rstrip())
 
     def log(self) -> Log:
-        """Return the merged log of all files read so far, with the last line of each repeated update."""
+        """Return the merged log of all files read so far. Of repeated updates, only the last line is kept."""
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:
             tables.setdefault(line_format.table_name, []).append(line_format.table())
@@ -204,8 +206,8 @@ class _LogReader:
     ) -> None:
         """Parse a log line with statistics, and add them to the table ``table_name``.
 
-        ``kind`` is the group of line formats to try: "json", "progress" or the name of a table. A line with a
-        new format adds it to the group. ``head_names`` and ``head_values`` are the values before the
+        ``kind`` is the group of line formats to try: "json", "progress" or the name of a table. A line in a
+        new format adds this format to the group. ``head_names`` and ``head_values`` are the values before the
         statistics.
         """
         formats = self._newest_formats.setdefault(kind, [])
@@ -222,7 +224,7 @@ class _LogReader:
             self._formats.append(line_format)
 
     def _read_other_line(self, line: str) -> None:
-        """Parse a line without statistics, such as the options or a saved checkpoint."""
+        """Parse a line that is not a statistics line, such as one that reports a saved checkpoint."""
         saved = _SAVED.search(line)
         if saved:
             statistics = f"epoch {saved[1]} | {UPDATES} {saved[2]} | score {saved[3]}"
@@ -260,7 +262,7 @@ def _to_number(text: str) -> float:
 
 
 def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables of log statistics. A column that a table lacks is NaN in its rows."""
+    """Concatenate tables of log statistics, with NaN in columns that a table lacks."""
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
     return {

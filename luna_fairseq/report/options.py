@@ -101,7 +101,7 @@ def get_option(options: Optional[Options], name: str) -> Any:
 
 
 def architecture(options: Optional[Options]) -> str:
-    """Return the name of a run's architecture (``--arch``, or ``model=`` for hydra), or "" if unknown."""
+    """Return the name of a run's architecture (``--arch``, or ``model=`` in hydra), or "" if unknown."""
     options = options or {}
     return str(options.get("model._name") or options.get("model.arch") or options.get("arch") or "")
 

@@ -32,7 +32,7 @@ class Page:
 
     @property
     def size(self) -> str:
-        """Size of the page as a file, with its unit, such as "85 KB"."""
+        """Return the size of the page as a file, with its unit, such as "85 KB"."""
         count = len(self._encode())
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
@@ -54,7 +54,7 @@ class Page:
 
 
 def build_page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> Page:
-    """Build an HTML page from JSON-serializable data, and style sheets and scripts in the folder assets/.
+    """Build an HTML page from JSON-serializable data and from style sheets and scripts in assets/.
 
     Scripts access the data with ``pageData()``.
 

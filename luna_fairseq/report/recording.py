@@ -42,11 +42,11 @@ class AttentionRecord(NamedTuple):
 
     Attributes:
         name: name such as "encoder.0.self" or "decoder.5.cross", formed of the stack, the zero-based index of
-            the layer, and the kind of attention.
+            the layer, and the type of attention.
         weights: weights keyed by name: "pack" [B, H, L, S], "unpack" [B, H, T, L], and their product "read"
             [B, H, T, S]. Attention modules without P have only "read".
         strengths: learned parameters [H] of anchored attention (Luna attention with a bias toward nearby
-            tokens), keyed by name, such as "pack gamma". Empty for other kinds of attention.
+            tokens), keyed by name, such as "pack gamma". Empty for other attention modules.
     """
 
     name: str
@@ -90,7 +90,7 @@ class _CallRecorder:
 
     ``compute_weights`` maps the module and the arguments of a call to weights, keyed by name. ``stack`` is
     "encoder" or "decoder", ``layer`` the index of the layer, and ``kind`` "self" or "cross". A layer that
-    runs several times with shared weights gets consecutive indices. The results are appended to ``records``.
+    runs several times gets consecutive indices. The results are appended to ``records``.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class _CallRecorder:
         self.computes_weights = False
 
     def record_luna(self, attention: LunaAttention, **call: Any) -> None:
-        """Record the weights of Luna attention. It reports its arguments in two steps.
+        """Record the weights of Luna attention, whose arguments are reported in two steps.
 
         ``pack`` reports them when the source is read, and ``unpack`` when the target is computed.
         """
@@ -139,7 +139,7 @@ def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) 
 
 
 def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
-    """Call a recorder at the start of each call of an attention. Return a function that detaches it."""
+    """Call a recorder at the start of each call of an attention module. Return a function to detach it."""
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
     if isinstance(attention, LunaAttention):
@@ -151,7 +151,7 @@ def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[
 
 
 def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecorder) -> Callable[[], None]:
-    """Call a recorder before each call of fairseq's attention. Return a function that removes the hook."""
+    """Make fairseq's attention call a recorder before each call. Return a function that removes the hook."""
     if version_numbers(torch.__version__) < (2,):
         raise InputError(
             f"Attention maps of fairseq's softmax attention need torch 2.0 or later, this is "
@@ -168,7 +168,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_weight_function(module: nn.Module) -> Optional[WeightFunction]:
-    """Return the function that computes the attention weights of this kind of module, or None."""
+    """Return the function that computes the attention weights of a module, or None if there is none."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, compute_weights in _WEIGHT_FUNCTIONS.items():
@@ -201,14 +201,14 @@ def _compute_causal_weights(attention: LunaCausalAttention, call: Call) -> Weigh
 def _compute_softmax_weights(attention: MultiheadAttention, call: Call) -> Weights:
     # torch's fused function does not return per-head weights. With an incremental state, fairseq computes
     # attention itself.
-    """Compute the weights of fairseq's softmax attention. Return them under the name "read"."""
+    """Compute the weights of fairseq's softmax attention, named "read"."""
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
     _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
     return {READ: weights.transpose(0, 1)}
 
 
 def _compute_peer_weights(attention: PeerAttention, call: Call) -> Weights:
-    """Compute the weights of an attention mechanism of another paper. Return them under the name "read"."""
+    """Compute the weights of an attention mechanism of the folder peers/, named "read"."""
     return {READ: attention.value_weights(**call)}
 
 

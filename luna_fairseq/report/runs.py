@@ -48,12 +48,12 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Number of the last update in the logs, or 0 if there is none."""
+        """Return the number of the last update in the logs, or 0 if there is none."""
         tables = self.log.tables.values()
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Return (name, value, update) of the best validation metric, or None without finite values."""
+        """Return (name, value, update) of the best validation metric, or None if no value is finite."""
         metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if get_option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, column in (*((subset, metric) for subset in self.log.subsets), (SAVED, "score")):
@@ -94,7 +94,7 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
 
 
 def _split_name(named_path: Path) -> Tuple[str, Path]:
-    """Split a ``NAME=PATH`` argument into name and path. The name of a path alone is ""."""
+    """Split a ``NAME=PATH`` argument into name and path. Without ``NAME=``, the name is ""."""
     name, path = "", named_path
     if not named_path.exists() and "=" in str(named_path):
         name, _, rest = str(named_path).partition("=")
@@ -187,9 +187,9 @@ def _read_run(path: str, files: List[Path]) -> Run:
 
 
 def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read a run without logs from a checkpoint or a folder of checkpoints: its options and best score.
+    """Read the options and the best score of a run without logs from a checkpoint or a folder of checkpoints.
 
-    Return an empty list if there is no checkpoint.
+    Return a list of one run, or an empty list if there is no checkpoint.
     """
     folders = [path, path / "checkpoints"] if path.is_dir() else []
     files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
@@ -229,7 +229,7 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
 
 
 def _read_result(path: Path) -> Optional[Result]:
-    """Read the test result that luna-lra-seeds wrote to a run's folder, or None if missing or damaged."""
+    """Read the test result that luna-lra-seeds wrote, or return None if the file is missing or damaged."""
     try:
         return read_result(path)
     except (OSError, InputError):

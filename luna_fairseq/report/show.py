@@ -123,9 +123,9 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantize attention weights [H, T, S] to one byte each, and compress them for an HTML page.
+    """Quantize attention weights [H, T, S] of H heads to one byte each, and compress them for an HTML page.
 
-    Each head is scaled by its largest weight. Returns the ``shape``, the ``largest`` weight per head, and the
+    Each head is scaled by its largest weight. Return the ``shape``, the ``largest`` weight per head, and the
     compressed ``bytes`` in base64.
     """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)

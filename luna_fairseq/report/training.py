@@ -186,8 +186,8 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
     """Average the test accuracies of Long Range Arena runs that differ only in the random seed.
 
-    Returns an entry for each task, model and set of options and data: ``task``, ``model``, ``seeds`` (their
-    number), ``mean`` and ``deviation`` (sample standard deviation; None for a single seed).
+    Return a dictionary for each task, model and set of options and data: ``task``, ``model``, ``seeds``
+    (their number), ``mean``, and ``deviation`` (sample standard deviation, or None for a single seed).
     """
     groups: List[List[Result]] = []
     for run in runs:

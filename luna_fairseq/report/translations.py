@@ -102,9 +102,9 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
     """Choose evenly spaced test set sentences, and score the translations of all runs.
 
-    Each sample has ``source``, ``reference`` and ``runs``, a list with ``[hypothesis, chrF]`` for each run,
-    or None for a run that did not translate the sentence. Samples are sorted by decreasing difference in chrF
-    between the runs or, with a single run, by increasing chrF.
+    Each sample has the entries ``source``, ``reference`` and ``runs``. The list ``runs`` has one pair
+    ``[hypothesis, chrF]`` per run, or None for a run that did not translate the sentence. Samples are sorted
+    by decreasing difference in chrF between the runs or, with a single run, by increasing chrF.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -132,10 +132,7 @@ def _count_present(values: Sequence[Any]) -> int:
 
 
 def _chrf_difference(sample: Dict[str, Any]) -> float:
-    """Return the key by which samples are sorted: the range of chrF over the runs.
-
-    For a single run, it is the negative chrF, so that the worst translations come first.
-    """
+    """Return the sort key of a sample: the range of chrF over runs, or a single run's negative chrF."""
     scores = [entry[1] for entry in sample["runs"] if entry is not None]
     return max(scores) - min(scores) if len(scores) > 1 else -min(scores, default=0.0)
 
@@ -143,8 +140,8 @@ def _chrf_difference(sample: Dict[str, Any]) -> float:
 def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
     """Compute BLEU and the length ratio of each run for groups of sentences with similar source length.
 
-    A length group has at least 20 sentences. The last group is the whole test set. Each has ``words``, such
-    as "1–10" or "all", and ``runs``, a list of ``[number of sentences, BLEU, length ratio]`` or None per run.
+    A group has at least 20 sentences. The last group is the whole test set. Each group has ``words``, such as
+    "1–10" or "all", and ``runs``, a list of ``[number of sentences, BLEU, length ratio]`` or None per run.
     """
     statistics = [_sum_bleu_statistics(run) for run in runs]
     names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]
@@ -170,8 +167,8 @@ def _length_group(words: int) -> str:
 def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
     """Sum the BLEU statistics over the sentences of each length group and of the whole test set.
 
-    The arrays [11] have the number of sentences, the hypothesis and the reference length, and the matching
-    and the total numbers of n-grams of order 1 to 4.
+    Each sum is an array [11]: the number of sentences, the hypothesis and the reference length, and the
+    matching and the total numbers of n-grams of order 1 to 4.
     """
     # Generated text may be tokenized. ``force`` silences sacreBLEU's warning about it.
     if run.tokenizer is None:

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class StreamingLMConfig(FairseqDataclass):
-    """Options of ``--task streaming_lm``; ``--help`` describes each option."""
+    """Options of ``--task streaming_lm``, causal language modeling of long texts in segments."""
 
     data: str = option(MISSING, "folder of the data, as for language_modeling")
     segment_length: int = option(512, "number of tokens of each stream in a batch", least=1)

@@ -20,8 +20,8 @@ def map_batches(
 ) -> Iterator[Any]:
     """Apply a function to batches of items, in this process or, if ``workers`` > 1, in several.
 
-    Only a few batches are in memory at a time. ``function`` maps a list to a list of the same length, and
-    must be picklable for several processes. The results come in the order of the items.
+    ``function`` maps a list to a list of the same length, and must be picklable for several processes. Only a
+    few batches are in memory at a time. Yield the results in the order of the items.
     """
     items = iter(items)
     batches = iter(lambda: list(islice(items, batch)), [])

@@ -11,7 +11,7 @@ PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 
 
 def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """Build a fairseq dictionary of all pieces of a subword vocabulary, sorted by decreasing frequency.
+    """Build a fairseq dictionary of a vocabulary of subword pieces, sorted by decreasing frequency.
 
     ``counts`` maps each piece to its frequency in the training text. Pieces that do not occur there are
     included, because other text may contain them.
@@ -24,7 +24,7 @@ def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictio
 
 
 def build_text_dictionary(counts: Mapping[str, int], min_count: int = 1) -> Dictionary:
-    """Build a dictionary of the words or pieces that occur at least ``min_count`` times in a text."""
+    """Build a dictionary of the words or subword pieces that occur at least ``min_count`` times in a text."""
     dictionary = Dictionary()
     for piece, count in counts.items():
         dictionary.add_symbol(piece, n=count)

@@ -121,7 +121,7 @@ def cut_documents(
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
-    """Divide encoded documents into pieces of sentences, and yield each with source and target token IDs.
+    """Divide encoded documents into document pieces, and yield each with source and target token IDs.
 
     ``documents`` holds the number of sentences in each document. A piece has at most ``limit`` tokens.
 
@@ -163,7 +163,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 
 def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
-    """Split a translation at ``<sep>``. Return None if the result is not ``sentences`` nonempty sentences."""
+    """Split a translation at ``<sep>``. Return None unless this gives ``sentences`` nonempty sentences."""
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return parts if len(parts) == sentences and all(parts) else None
 

@@ -44,13 +44,13 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print how many tokens of a text are unknown, if any. ``counts`` has "unknown" and "tokens", by name."""
+    """Print how many tokens of a text are unknown, if any, given the result of :func:`write_texts`."""
     if counts["unknown"][name]:
         print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
 
 class Encoder:
-    """Encoder that converts lines of text to the IDs of their subword pieces.
+    """Tokenizer that converts lines of text to the IDs of their subword pieces.
 
     Args:
         encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
@@ -71,7 +71,7 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Yield concatenated piece IDs, and each line's number of pieces, for batches of 10,000 lines."""
+        """Yield concatenated subword IDs, and each line's number of IDs, for batches of 10,000 lines."""
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 
@@ -85,7 +85,7 @@ class Encoder:
 
 
 def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
-    """Return how often each piece occurs in several encoded texts. Pieces that do not occur are omitted."""
+    """Return the frequency of each subword piece in several encoded texts, without those of frequency 0."""
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
         counts[: len(text.counts)] += text.counts
@@ -98,7 +98,7 @@ def write_texts(
     """Write encoded texts in fairseq's binary format, and return the number of their tokens.
 
     ``texts`` are tuples of name, text, path without suffix, and dictionary. Parts of a text have the same
-    name. The counters "tokens", "unknown" and "longest" (line) are keyed by name.
+    name. Return the counters "tokens", "unknown" and "longest" (tokens in the longest line), keyed by name.
 
     Raises InputError if more than ``max_unknown`` percent of the tokens are unknown.
     """
@@ -124,7 +124,7 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
-    """Build an encoder for plain text from a sentencepiece model in which no piece spans several words."""
+    """Build an encoder for plain text from a sentencepiece model whose pieces do not span several words."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return _word_encoder(processor.encode, _sentencepiece_pieces(processor))
 
@@ -152,12 +152,12 @@ class _DisabledCache(Dict[str, Any]):
 
 
 def words_encoder() -> Encoder:
-    """Build an encoder for tokenized text that uses whole words as pieces."""
+    """Build an encoder for tokenized text that does not split words."""
     return _numbering_encoder(lambda word: [word])
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder from a function that splits words into pieces. IDs are in order of occurrence."""
+    """Build an encoder from a function that splits words into pieces, with IDs in order of occurrence."""
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:
@@ -167,9 +167,9 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
-    """Build an encoder for plain text from GPT-2's ``encoder.json`` (pieces) and ``vocab.bpe`` (merges).
+    """Build a BPE tokenizer for plain text from GPT-2's files, which runs in ``workers`` processes.
 
-    As in fairseq's RoBERTa data, the dictionary symbol of a piece is its ID, such as "464" for "The".
+    As in fairseq's RoBERTa data, the dictionary symbol of a token is its ID, such as "464" for "The".
     """
     largest = max(map(int, gpt2_symbols(encoder_json)))
     pieces = {str(number): number for number in range(largest + 1)}

@@ -1,7 +1,7 @@
 """Storage of encoded text in scratch files, and conversion to fairseq's indexed format.
 
 Until the whole training text has been encoded, its dictionary is unknown. The scratch files therefore hold
-the piece IDs of the encoder. A ``table`` maps each piece ID to its index in the dictionary.
+the encoder's IDs of subword pieces. A ``table`` maps each piece ID to its index in the dictionary.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class EncodedText:
     """Encoded sentences, stored in two scratch files to save memory.
 
     Attributes:
-        counts: number of occurrences of each piece ID.
+        counts: number of occurrences of each subword piece, indexed by piece ID.
         longest: number of pieces in the longest sentence.
     """
 
@@ -49,7 +49,7 @@ class EncodedText:
 
     @property
     def tokens(self) -> int:
-        """Total number of subword pieces in the text."""
+        """Return the total number of subword pieces in the text."""
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
@@ -95,7 +95,7 @@ class EncodedText:
             yield lengths
 
     def _read_sentences(self) -> Iterator[Encoded]:
-        """Yield (concatenated piece IDs, sentence lengths) in batches of up to 65,536 sentences."""
+        """Yield tuples of concatenated subword IDs and sentence lengths, for up to 65,536 sentences each."""
         self._ids.seek(0)
         for lengths in self._read_lengths():
             yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
@@ -122,7 +122,7 @@ def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, En
 def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
     """Load a split in fairseq's indexed format, such as ``data-bin/train``.
 
-    With ``combine``, the split is concatenated with its numbered parts, such as ``train1``.
+    With ``combine``, numbered files of the split, such as ``train1``, are appended.
     """
     if not dataset_exists(str(path), impl=None):
         raise InputError(
@@ -134,13 +134,13 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
     """Return the sentences of a batch for which a boolean mask is True.
 
-    ``encoded`` is the pair of all sentences' concatenated piece IDs and the length of each sentence.
+    ``encoded`` is the pair of all sentences' concatenated subword IDs and the length of each sentence.
     """
     ids, lengths = encoded
     return ids[np.repeat(mask, lengths)], lengths[mask]
 
 
 def flatten_sentences(sentences: List[List[int]]) -> Encoded:
-    """Concatenate lists of piece IDs into one array, and return it with the lengths of the lists."""
+    """Concatenate lists of subword IDs into one array, and return it with the lengths of the lists."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int32, count=len(sentences))
     return np.fromiter(chain.from_iterable(sentences), dtype=np.int32, count=int(lengths.sum())), lengths

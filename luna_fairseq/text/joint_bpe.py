@@ -31,7 +31,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
 
     The encoding covers all characters and does not normalize them, except that runs of whitespace are
     collapsed into one space. Decoding therefore restores the text except for whitespace. ``vocab_size``
-    includes the three special pieces of sentencepiece.
+    includes sentencepiece's three special symbols.
     """
     words = count_words(lines)
     model = io.BytesIO()
@@ -63,8 +63,8 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
 def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
     """Count the words of a text, with a bounded number of words in memory.
 
-    Whenever the number of distinct words exceeds ``2 * max_words``, only the ``max_words`` most frequent ones
-    are kept. Characters that occur only in discarded words are kept as one-character words, so that the
+    Whenever the number of distinct words exceeds ``2 * max_words``, only the ``max_words`` most frequent
+    words are kept. Characters that occur only in discarded words are kept as one-character words, so that the
     encoding covers them.
     """
     words: Counter = Counter()
@@ -78,7 +78,7 @@ def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
 
 
 def _break_special_symbols(line: str) -> str:
-    """Insert a space into text that sentencepiece would read as a special symbol: ``<s>`` gives ``<s >``."""
+    """Insert spaces so that sentencepiece does not read text as special symbols: ``<s>`` becomes ``<s >``."""
     # sentencepiece skips such text and does not learn characters that occur nowhere else.
     return _SENTENCEPIECE_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
@@ -117,7 +117,7 @@ def _explain_error(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build a fairseq dictionary of all pieces of a sentencepiece model and of symbols such as ``<sep>``.
+    """Build a fairseq dictionary of a sentencepiece model's subword pieces, and of symbols such as ``<sep>``.
 
     ``counts`` maps each piece to its frequency in the training text.
     """

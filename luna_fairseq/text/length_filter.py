@@ -20,7 +20,7 @@ class LengthFilter:
     max_ratio: Optional[float] = None
 
     def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
-        """Return a mask [B], True for pairs that pass. Pairs with an empty side never pass.
+        """Return a mask [B], True for pairs that pass, given the lengths [B]. Empty sides never pass.
 
         ``dropped`` counts the dropped pairs by reason, and is updated in place.
         """

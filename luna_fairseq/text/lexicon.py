@@ -1,4 +1,4 @@
-"""Read and write lexicons: text files that list the target pieces that may translate each source piece.
+"""Read and write lexicons: text files that list the translations of each source subword piece.
 
 Each line consists of a source piece, a tab, and space-separated target pieces. The line with an empty source
 piece lists target pieces that are allowed in every sentence. The first line names the languages and the
@@ -22,7 +22,7 @@ _MADE_FOR = "#made-for"
 
 
 class Lexicon(NamedTuple):
-    """Target pieces that may translate each source piece.
+    """Target subword pieces that may translate each source piece.
 
     Attributes:
         candidates: target pieces, keyed by source piece.

@@ -1,6 +1,6 @@
 """Joint byte-pair encoding of tokenized text, learned with subword-nmt.
 
-A piece that does not end a word is marked with a trailing ``@@``, as in ``walk@@ ing``.
+A subword piece that does not end a word is marked with a trailing ``@@``, as in ``walk@@ ing``.
 """
 
 from __future__ import annotations

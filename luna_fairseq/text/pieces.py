@@ -15,7 +15,7 @@ SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Return the subword encoding that a dictionary's symbols seem to have, as a value of fairseq's --bpe.
+    """Return the subword encoding of a dictionary's symbols, judged by their form, as a value of --bpe.
 
     The result is "sentencepiece", "subword_nmt", "gpt2", or None for whole words.
     """
@@ -41,7 +41,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError if a text seems to be plain words, although the dictionary contains subword pieces."""
+    """Raise InputError if a text seems to be plain words, although the dictionary has subword pieces."""
     encoding = detect_encoding(dictionary)
     words = text.split()
     if encoding == "sentencepiece":
@@ -59,8 +59,8 @@ def check_encoded(text: str, dictionary: Any) -> None:
 def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: Any = None) -> None:
     """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
-    Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have a few additional
-    pieces, because the training text need not contain all of them.
+    Every symbol of the dictionaries must be a subword piece of the tokenizer. The tokenizer may have a few
+    additional pieces, because the training text need not contain all of them.
 
     If ``strict`` is False, up to a tenth of the symbols may be missing, with any number of additional pieces.
     The message names the file in ``options``, the options of the tokenizer.

@@ -34,7 +34,7 @@ class SubwordMethod:
         learn: function ``(lines, vocabulary size) -> contents of the model file``. For subword-nmt, the
             vocabulary size is the number of merges.
         tokenize: function ``(languages, pairs of lines) -> tokenized pairs``.
-        is_joint: True if both languages share a dictionary.
+        is_joint: True if both languages have the same dictionary.
         settings: other values that affect the output.
     """
 
@@ -51,7 +51,7 @@ class SubwordMethod:
 
     @property
     def versions(self) -> Tuple[Any, ...]:
-        """Values on which the output of the method depends: versions of the libraries and other settings."""
+        """Return the values that affect the method's output: versions of the libraries and other settings."""
         return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 

@@ -1,6 +1,6 @@
 """Conversion of fairseq-generate's output for documents to one line per sentence.
 
-Documents are translated in pieces: consecutive sentences, joined by the separator token ``<sep>``.
+Documents are translated in pieces. A document piece consists of consecutive sentences, joined by ``<sep>``.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def write_sentences(
 ) -> None:
     """Convert fairseq-generate's output for document pieces to an output with one hypothesis per sentence.
 
-    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. The sentences of pieces that
-    :func:`find_mismatched_pieces` returns have the separate translations ``retranslated``.
+    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. ``retranslated`` holds the translations of
+    single sentences, for the pieces that :func:`find_mismatched_pieces` returns.
     """
     texts, remaining, lines = lines_by_kind(generated), iter(retranslated), []
     sentence = 0

@@ -37,7 +37,7 @@ LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 @dataclass
 class EvaluationOptions:
-    """Options of an evaluation. luna-evaluate has the same options.
+    """Options of an evaluation, with the names of luna-evaluate's options.
 
     Attributes:
         data: folder of the prepared text.

@@ -141,7 +141,7 @@ class Evaluation:
         self.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Return the length penalty with the best BLEU on the validation text, or the first of several."""
+        """Return the length penalty with the best BLEU on the validation text (the first of equals)."""
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
@@ -183,8 +183,8 @@ class Evaluation:
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
         """Write the source sentences of document pieces as separate examples, and return their data folder.
 
-        ``pieces`` holds the indices of the pieces. The folder name contains the length penalty. An unchanged
-        folder is not rewritten, because fairseq-generate would have to run again.
+        ``pieces`` holds the indices of the document pieces. The folder name contains the length penalty. An
+        unchanged folder is not rewritten, because fairseq-generate would have to run again.
         """
         name = f"{subset}-singly-lenpen{penalty:g}"
         folder = self.options.results / name
@@ -259,7 +259,7 @@ class Evaluation:
         ]
 
     def _pieces_path(self, subset: str) -> Path:
-        """Return the file that lists the document pieces of a split. It is absent for plain sentences."""
+        """Return the file that lists the document pieces of a split. It is absent for single sentences."""
         return self.options.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:

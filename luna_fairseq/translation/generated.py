@@ -44,7 +44,7 @@ class GenerateOutput:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
 
-        Raises InputError if hypotheses are missing, are too many, or are subword pieces.
+        Raises InputError if hypotheses are missing, if there are too many, or if they have subword marks.
         """
         number = len(references)
         if not self.best:
@@ -105,9 +105,9 @@ class GenerateOutput:
 
 
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
-    """Return the texts in an output of fairseq-generate, keyed by kind of line and sentence number.
+    """Return the texts in an output of fairseq-generate, keyed by type of line and sentence number.
 
-    The kinds are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). With
+    The types are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). With
     ``--nbest``, only the best hypothesis is included.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
@@ -118,7 +118,7 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
 
 
 def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
-    """Yield (kind, sentence number, text) for the lines of an output of fairseq-generate.
+    """Yield tuples (type, sentence number, text) for the lines of an output of fairseq-generate.
 
     For ``T-7<tab>A man.``, the values are "T", 7 and "A man.". Raises InputError if the file cannot be read,
     is truncated, or contains the output of several runs.
@@ -170,8 +170,8 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
     ``printed`` maps a number to the printed sentence. Messages call the printed lines ``label``.
 
-    Returns messages about lines that differ or could not be compared. Raises InputError if more than 10 %
-    differ.
+    Return messages about lines that differ or could not be compared. Raise InputError if more than 10 % of
+    the lines differ.
     """
     if not printed:
         return [f"{path} was not compared with the translated text, because there are no {label}"]
@@ -193,7 +193,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Return the numbers of the sentences that differ in letters or digits, and how many were compared.
+    """Return the numbers of the sentences that differ in letters or digits, and the number compared.
 
     Printed lines with unknown words are not compared.
     """
@@ -205,7 +205,7 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 def _strip_marks(text: str) -> str:
     """Return the letters and digits of a text in lower case, so that tokenization does not matter.
 
-    Subword marks, tokenization marks and XML entities are resolved first: ``walk@@ ing`` becomes ``walking``.
+    Subword and tokenization marks are removed and XML entities decoded first: ``walk@@ ing`` is ``walking``.
     """
     text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()
     return "".join(filter(str.isalnum, text))

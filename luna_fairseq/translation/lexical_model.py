@@ -1,8 +1,8 @@
 """IBM model 1: translation probabilities between subword pieces (Brown et al., 1993).
 
 In this model, each target piece is the translation of one source piece of its sentence, and all source pieces
-are equally likely. Target pieces without a counterpart are translations of the end-of-sentence symbol, which
-replaces the empty word of the original model.
+are equally likely. Target pieces that translate no source piece are linked to the end-of-sentence symbol, in
+place of the empty word of the original model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities of IBM model 1, one for each pair of pieces that occur in a sentence pair.
+    """Translation probabilities of IBM model 1 for the pairs of subword pieces that occur in a sentence pair.
 
     The N pairs of a source and a target piece are sorted by source piece and decreasing probability.
 
@@ -41,8 +41,8 @@ def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_s
     ``pairs`` are sentence pairs as arrays of dictionary indices. The source includes the end-of-sentence
     symbol, the target does not. ``target_size`` is the size of the target dictionary.
 
-    A source piece that occurs several times in a sentence counts once. The memory use is about 40 bytes per
-    combination of a source piece and a target piece in a sentence pair.
+    A subword piece that occurs several times in a source sentence counts once. The memory use is about 40
+    bytes per combination of a source piece and a target piece in a sentence pair.
 
     Example:
         >>> pairs = [([5, 6, 2], [7, 8]), ([5, 2], [7])]

@@ -46,7 +46,7 @@ def build_parser() -> CommandParser:
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     """Return the source and the target language of the training text in a folder, such as ("en", "de").
 
-    ``source`` and ``target`` are the user's choice, or None. Raises InputError if several pairs match.
+    ``source`` and ``target`` are the user's choices, or None. Raises InputError unless one pair matches.
     """
     found = find_language_pairs(folder)
     if source is not None and target is not None:
@@ -72,7 +72,7 @@ def find_shards(data: Path) -> List[Path]:
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Run luna-make-shortlist: write a file with the likely target pieces of each source piece.
+    """Run luna-make-shortlist: write a file with the likely translations of each source subword piece.
 
     The candidates are estimated with IBM model 1 on the training text.
     """
@@ -141,7 +141,7 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Return a line with the percentage of validation target pieces that a shortlist would allow.
+    """Return a line with the percentage of subword pieces in the validation target that a shortlist allows.
 
     A piece is allowed if it is a candidate for its source sentence. The line also has the mean number of
     candidates per sentence. ``path`` is the file of the shortlist, ``texts`` are the source and target

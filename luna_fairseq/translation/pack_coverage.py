@@ -50,7 +50,7 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Run the command: print how each decoder layer attends to its source, and learned position biases."""
+    """Print attention statistics of each decoder layer over the source, and the learned position biases."""
     model, task = load_model(args.path, args.data)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
@@ -96,7 +96,7 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
     """Return (name, values of the H heads) for each learned position bias of an anchored Luna model.
 
-    The attention of such a model prefers source tokens near an expected position. The values are the
+    The attention of such a model favours source tokens near an expected position. The values are the
     strengths of this preference, the ratios of source to target length, and the gates that scale direct
     attention to source tokens.
     """
@@ -123,12 +123,12 @@ class Coverage:
 
     @property
     def covered_share(self) -> float:
-        """Share of source positions at which some row of P has its largest weight, averaged over heads."""
+        """Return the fraction of source positions where a row has its largest weight, averaged over heads."""
         return self._covered / self.positions
 
     @property
     def mean_largest_weight(self) -> float:
-        """Largest weight that a source position gets from any row of P and head, averaged over positions."""
+        """Return the largest weight of a source position over rows and heads, averaged over positions."""
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
@@ -174,7 +174,7 @@ def _record_weights(
 ) -> None:
     """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
 
-    This is the attribute ``watcher`` of a cross-attention. It ignores calls without ``packed``.
+    This function is the ``watcher`` of a cross-attention module. Calls without ``packed`` are ignored.
     """
     if packed is not None and context is not None:
         _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)

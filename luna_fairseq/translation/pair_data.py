@@ -112,8 +112,8 @@ class PairData:
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
         """Append the encoded pairs of a split to ``texts``, which has a text per split, language and folder.
 
-        Training pairs are filtered by length and distributed over the shards in turn. ``dropped`` counts the
-        dropped pairs by reason, and is updated in place.
+        Training pairs are filtered by length and distributed over the shards in turn. ``dropped``, the number
+        of dropped pairs by reason, is updated in place.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0

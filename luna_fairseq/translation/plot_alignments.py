@@ -27,8 +27,8 @@ LABEL_LENGTH = 12  # characters
 class Alignment(NamedTuple):
     """Attention weights of a translation over its source.
 
-    Both ``source`` and ``target`` pieces end with ``</s>``. ``weights`` are indexed [target piece][source
-    piece].
+    ``source`` and ``target`` are lists of subword tokens, each ending with ``</s>``. ``weights`` are indexed
+    by target token, then by source token.
     """
 
     source: List[str]

@@ -87,7 +87,10 @@ class Preparation:
         self.data = PairData(options.destdir, self.languages, self.prefixes, lengths, options.shards)
 
     def check(self) -> None:
-        """Read all text, and raise InputError if the two languages are not aligned. Nothing is written."""
+        """Read all text, and store it in ``self.text`` for :meth:`run`.
+
+        Raise InputError if the two languages are not aligned.
+        """
         has_documents = self.options.documents is not None  # then empty lines may divide documents
         for split, prefix in self.prefixes.items():
             by_lines = has_documents and not Path(f"{prefix}.{IDS}").is_file()
@@ -204,7 +207,7 @@ class Preparation:
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text, and write it. Return the file name (no counts)."""
+        """Learn the subword model from the training text, and write it. Return its file name, no counts."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -233,10 +236,10 @@ class Preparation:
         return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
-        """Encode a split, and yield batches [source, target] of sentence pairs.
+        """Encode a split, and yield batches of sentence pairs, each batch as a list [source, target].
 
-        If documents are prepared, the pairs are document pieces: several consecutive sentences, joined with a
-        separator.
+        If the options ask for document-level data, each pair is one of document pieces: consecutive
+        sentences, joined with a separator.
         """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (

@@ -41,9 +41,9 @@ class BitextOptions:
         validpref: paths of the validation texts, separated by commas.
         testpref: paths of the test texts, separated by commas, or None.
         destdir: folder to write to.
-        vocab_size: number of pieces or merges. None for a method that learns none.
+        vocab_size: number of subword pieces or merges. None for a method that learns none.
         subword: key of :data:`luna_fairseq.text.subword.SUBWORD_METHODS`.
-        max_length: maximum number of pieces of a side of a training pair, or None.
+        max_length: maximum number of subword pieces of a side of a training pair, or None.
         max_ratio: maximum ratio of the lengths of a training pair, or None.
         shards: number of parts of the training text.
         documents: maximum number of source tokens in a document piece, or None to translate sentences.

@@ -75,7 +75,7 @@ def prepare(args: argparse.Namespace) -> None:
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
     """Download both files of a split from ``mirror``, or from stanford.edu if it is None.
 
-    Returns their common path without the language, such as ``archives/tst2012``.
+    Return their common path without the language, such as ``archives/tst2012``.
     """
     name = PARTS[split][0]
     files = [fetch(RemoteFile(f"{SITE}/{name}.{language}", None), folder, mirror) for language in LANGUAGES]

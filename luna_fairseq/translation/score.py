@@ -136,8 +136,8 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
     """Score an output file of fairseq-generate, write the requested files, and print the scores.
 
     Args:
-        options: files and scores.
-        origin: checkpoint and settings that the scores belong to, from
+        options: input and output files, and the scores to compute.
+        origin: description of the checkpoint and settings that produced the output, from
             :func:`luna_fairseq.files.scores.describe_checkpoint` (default: unknown).
 
     Raises:

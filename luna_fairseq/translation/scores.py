@@ -154,10 +154,7 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses.
-
-    The error message begins with ``subject`` and ends with ``remedy``.
-    """
+    """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses."""
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
@@ -222,7 +219,7 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU. Name the result ``name``, and append ``suffix`` to its signature."""
+    """Compute BLEU with sacreBLEU, as a score named ``name``, with ``suffix`` appended to its signature."""
     metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
@@ -240,8 +237,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
     Hypotheses that were generated as Moses tokens are scored as they are, and plain text is tokenized first.
-    If ``test_set`` is given, raises InputError unless the references have as many tokens as those of the test
-    set.
+    If ``test_set`` is given, raises InputError if the references have a different number of tokens.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:

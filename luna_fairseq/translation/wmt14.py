@@ -91,7 +91,7 @@ def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> D
     """Convert the published archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
 
     ``archives`` maps each corpus to its archive. With ``published``, each corpus must have the published
-    number of lines. The files are created only after all archives have been read successfully. Returns the
+    number of lines. The files are created only after all archives have been read successfully. Return the
     number of pairs per corpus.
     """
     counts = {}

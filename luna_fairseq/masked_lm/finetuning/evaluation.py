@@ -21,12 +21,12 @@ from luna_fairseq.progress import progress
 def evaluate(
     data: PreparedTask, path: Path, split: str, batch_size: int
 ) -> Tuple[Dict[str, float], List[Any], str]:
-    """Evaluate a checkpoint that was fine-tuned on a prepared task.
+    """Evaluate a checkpoint that was fine-tuned on the prepared task ``data``.
 
     Returns:
-        metrics: metrics in percent, keyed by name. Empty if the split has no answers.
-        predictions: predicted label per example, or number for regression, in the order of the data.
-        truncation_note: note on the number of truncated examples, or an empty string.
+        - metrics of the split in percent, keyed by name. Empty if the split has no labels.
+        - predictions in the order of the data. Each is a label or, for regression, a number.
+        - note on the number of truncated examples, or "".
     """
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
@@ -59,7 +59,7 @@ def evaluate(
 def _describe_truncation(task: Any, split: str) -> str:
     """Make a task truncate long examples as in training, and return a note on their number.
 
-    The note, such as " (4 were truncated to the model's 512 positions)", is "" if no example is too long.
+    The note is, for example, " (4 were truncated to the model's 512 positions)", or "" if there are none.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -106,9 +106,9 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a prediction or target of the model to a label as in the published files: a name, or a score.
+    """Convert a prediction or target of the model to a published label: a name, or a score for regression.
 
-    Return None if ``value`` is None, because the example has no answer.
+    Return None if ``value`` is None, because the example has no label.
     """
     if value is None:
         return None

@@ -1,8 +1,8 @@
 """Multiple-choice tasks RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019).
 
-fairseq's task sentence_ranking scores each candidate answer. The model input is ``<s> candidate </s> </s>
-passage </s>`` for RACE and ``<s> A: candidate </s> Q: question </s>`` for CommonsenseQA. The text shared by
-all candidates is the first input of an example.
+fairseq's task sentence_ranking scores each candidate answer. The model input is
+``<s> candidate </s> </s> passage </s>`` for RACE and ``<s> A: candidate </s> Q: question </s>`` for
+CommonsenseQA. The first input of an example is the text that is common to all candidates.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CommonsenseQA(FineTuningTask):
         return [self._parse_question(line, location) for location, line in lines]
 
     def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line of JSON to an example. Its label is None or "" if the line contains no answer."""
+        """Convert a line of JSON to an example. If the line contains no answer, the label is None or ""."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])

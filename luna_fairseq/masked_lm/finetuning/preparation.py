@@ -91,8 +91,8 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
     """Load the tokenizer of a pretrained model from the folder of its dictionary.
 
     Returns:
-        encoder: encoder that converts text to pieces.
-        files: tokenizer files. Empty if the dictionary consists of whole words.
+        encoder: encoder that converts text to subword pieces. files: tokenizer files. Empty if the dictionary
+        consists of whole words.
     """
     options = find_tokenizer([folder])
     if not options:

@@ -146,7 +146,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines to fairseq's binary files. Return each line's piece count, and the unknown piece count."""
+    """Encode lines to fairseq's binary files. Return each line's number of tokens, and the unknown tokens."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

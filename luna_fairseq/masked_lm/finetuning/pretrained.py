@@ -60,7 +60,7 @@ class PretrainedCheckpoint:
         return cls(path, model_name(model), options, positions, size, stored_fingerprints(state))
 
     def check_options(self, words: Sequence[str]) -> None:
-        """Raise InputError if the user's options of fairseq-train change the model that the weights need."""
+        """Raise InputError if fairseq-train arguments conflict with the architecture of the weights."""
         names = set(fixed_options(self.model)) - _OPTIONS_OF_HEADS
         fixed = {f"--{name.replace('_', '-')}" for name in names}
         for name in parse_options(words):

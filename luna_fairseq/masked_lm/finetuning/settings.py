@@ -23,7 +23,7 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of a sweep: values that are tried in all combinations, and values shared by all runs.
+    """Hyperparameters of a sweep: values that are tried in all combinations, and values for all runs.
 
     Attributes:
         batch_sizes: batch sizes to try.
@@ -120,7 +120,7 @@ def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
 
 
 def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
-    """Return the options for a batch size if only ``at_a_time`` examples fit into memory at once.
+    """Return the fairseq-train options for a batch size if only ``at_a_time`` examples fit into memory.
 
     Example:
         >>> accumulation_options(batch_size=32, at_a_time=8)

@@ -49,7 +49,7 @@ class FineTuningTask:
 
     @property
     def is_regression(self) -> bool:
-        """True if the task predicts a number instead of a label."""
+        """True if the task predicts a number instead of a class."""
         return not self.labels
 
     def read(self, folder: Path, split: str) -> List[Example]:
@@ -57,7 +57,7 @@ class FineTuningTask:
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Return the label, or raise InputError if the task has no such label (regression: 0 to 5)."""
+        """Return the label, or raise InputError if it is not valid. For regression, 0 to 5 is valid."""
         if self.is_regression:
             with suppress(ValueError):
                 if 0.0 <= float(label) <= 5.0:

@@ -1,11 +1,11 @@
 """Chunkwise causal linear attention, with memory linear in the sequence length.
 
 Within a chunk, a sum over positions is a masked matrix product. Earlier chunks are accumulated in a state,
-the decayed sum S of the outer products ``y_j^T z_j`` of key features and values. The backward pass is written
-by hand. It keeps only the inputs.
+the decayed sum of the outer products ``y_j^T z_j`` of key features and values. The backward pass is written
+by hand, and needs only the inputs.
 
-Shapes: n heads in the batch (batch size times heads), T positions in c positions a chunk, M features x of the
-queries and y of the keys, values z of width N, states [n, M, N]. ``naive.py`` has the formula.
+Shapes: n heads in the batch (batch size times heads), T positions, c positions in a chunk, M features x of a
+query and y of a key, values z of width N, states [n, M, N]. ``naive.py`` has the formula.
 """
 
 from typing import Any, List, NamedTuple, Optional, Tuple
@@ -23,8 +23,9 @@ def chunk_causal_linear(
 ) -> Tensor:
     """Compute causal linear attention over a whole sequence, chunk by chunk, in linear memory.
 
-    The features x and y are [B, H, T, M], the values z [B, H, T, N], ``log_decay`` [B, H, T], and ``state``
-    [B, H, M, N]. See :func:`naive_causal_linear`.
+    The query and key features x and y are [B, H, T, M], the values z and the result [B, H, T, N], for H heads
+    and T positions. ``log_decay`` [B, H, T] is the log decay at each position. ``state`` [B, H, M, N] is the
+    decayed sum of ``y_j^T z_j`` over earlier positions.
     """
     with torch.autocast(x.device.type, enabled=False):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
@@ -55,7 +56,7 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state [n, M, N] before the first chunk: zeros if there are no earlier positions."""
+        """Return the sum [n, M, N] of ``y_j^T z_j`` over positions before the first chunk, or zeros."""
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
@@ -97,15 +98,15 @@ class Chunk(NamedTuple):
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Decay dot products [n, c, c] of positions t and j in place, and set them to 0 for j > t."""
+        """Decay the dot products [n, c, c] of positions t and j in place, and set them to 0 for j > t."""
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
-        """Multiply a state, or the gradient of a state, by the decay (if any) accumulated over the chunk."""
+        """Multiply a state [n, M, N], or its gradient, by the decay over the chunk, if there is decay."""
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state [n, M, N] after the chunk, ``decay * state + y^T z``, given the previous one."""
+        """Return the state [n, M, N] after the chunk: the decayed old ``state`` plus (decayed y)^T z."""
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
@@ -194,7 +195,8 @@ def chunk_gradients(
     """Compute the gradients of the inputs of one chunk, and of the state [n, M, N] before the chunk.
 
     ``grad`` [n, c, N] is the gradient of the chunk's output, and ``grad_after`` that of the state after the
-    chunk. ``state_before`` and ``state_after`` are the two states; ``state_after`` is used only with decay.
+    chunk. ``state_before`` and ``state_after`` are the states at both ends of the chunk. ``state_after`` is
+    used only with decay.
     """
     products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
     grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))

@@ -11,17 +11,17 @@ def naive_causal_linear(
 ) -> Tensor:
     """Compute causal linear attention as a loop over positions, a reference for faster implementations.
 
-    The state is S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t, and the output x_t S_t.
+    The state is S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t, and the output at position t is x_t S_t.
 
     Args:
-        x: features [.., T, M] of the queries.
+        x: M features of the query at each of T positions, [..., T, M].
         y: features of the keys, with the same shape as ``x``.
-        z: values [.., T, N]. A column of ones yields the sum of the weights, the divisor of a weighted mean.
-        log_decay: log decay [.., T] at each position, at most 0.
-        state: state [.., M, N] before the first position.
+        z: values [..., T, N] of width N. A column of ones yields the sum of the weights.
+        log_decay: log decay [..., T] at each position, at most 0. None: no decay.
+        state: state [..., M, N] before the first position. None: zeros.
 
     Returns:
-        The output [.., T, N].
+        The output [..., T, N].
     """
     if state is None:
         state = x.new_zeros(*x.shape[:-2], x.size(-1), z.size(-1))

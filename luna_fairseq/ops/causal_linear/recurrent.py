@@ -14,9 +14,9 @@ def recurrent_causal_linear(
     """Compute causal linear attention for the next T positions, given the state after all earlier positions.
 
     Args:
-        x: features [B, H, T, M] of the new queries.
+        x: M features of each new query, [B, H, T, M], for B examples and H heads.
         y: features of the new keys, with the same shape as ``x``.
-        z: new values [B, H, T, N].
+        z: new values [B, H, T, N] of width N.
         log_decay: log decay [B, H, T] at each position, at most 0.
         state: state [B, H, M, N] returned by the previous call.
 

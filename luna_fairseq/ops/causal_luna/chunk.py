@@ -34,8 +34,9 @@ class KeysValues(NamedTuple):
     """Pair of tensors, one for the keys and one for the values of causal Luna attention.
 
     A pair holds the keys and values [N, c, K] of a chunk, a state, or the gradients of one of these. A state
-    has the sums [N, L, K] of ``a_j^T k_j`` and ``a_j^T v_j`` over earlier positions. In tied attention
-    ``values`` is None, and a pair of gradients holds the sum of both gradients in ``keys``.
+    has the sums [N, L, K] of ``a_j^T k_j`` and ``a_j^T v_j`` over earlier positions j. In tied attention,
+    keys and values are the same tensor. ``values`` is then None, and a pair of gradients holds the sum of
+    both gradients in ``keys``.
     """
 
     keys: Tensor
@@ -88,18 +89,19 @@ class Inputs(NamedTuple):
     value_sum: Optional[Tensor]
 
     def initial_state(self) -> Optional[KeysValues]:
-        """Return the state before the first chunk, or None if there are no earlier positions."""
+        """Return the sums over positions before the first chunk, or None if there are no such positions."""
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
     def chunk_slices(self) -> List[slice]:
-        """Return the position slice of each chunk, in order."""
+        """Return a slice of positions for each chunk, in order."""
         return chunk_slices(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
 
 
 class Chunk(NamedTuple):
-    """Inputs of one chunk of c positions, in float32 or float64. See :class:`Inputs` for the tensors.
+    """Slices of the tensors of :class:`Inputs` for one chunk of c positions.
 
-    ``inputs`` holds the keys and values, and ``decay`` the decay factors between positions, if there are any.
+    The tensors are converted to the accumulation dtype, float32 or float64. ``inputs`` holds the keys and
+    values. ``decay`` holds the decay factors between the positions, or is None in attention without decay.
     """
 
     q: Tensor
@@ -111,28 +113,28 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return x_t . y_j [N, c, c], multiplied by the decay from j to t, for j <= t, and 0 for j > t.
+        """Compute the causally masked dot products x_t . y_j [N, c, c], which are 0 for j > t.
 
-        x and y are [N, c, M] for N heads and c positions of the chunk.
+        x and y are [N, c, M] of any width M. With decay, products are multiplied by the decay from j to t.
         """
         product = torch.bmm(x, y.transpose(1, 2))
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply each position of x [N, c, M] by the decay (if any) since the start of the chunk."""
+        """Multiply x [N, c, M] by each position's decay since the start of the chunk, if there is decay."""
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply each position of x [N, c, M] by the decay (if any) to the end of the chunk."""
+        """Multiply x [N, c, M] by each position's decay to the end of the chunk, if there is decay."""
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:
-        """Multiply a state, or the gradient of a state, by the decay (if any) accumulated over the chunk."""
+        """Multiply a state, or the gradient of a state, by the decay over the chunk, if there is decay."""
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to x [N, c, L], and multiply each position t by 1 / t."""
+        """Apply dropout to weights x [N, c, L], and divide those of each position t by t."""
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
@@ -165,9 +167,9 @@ class ChunkGradients(NamedTuple):
 
     Attributes:
         read_scale: derivative [N, c, 1] of the loss with respect to the log of a factor that multiplies the
-            sums which a position reads.
+            sums which a position reads. None without decay.
         added_scale: derivative [N, c, 1] of the loss with respect to the log of a factor that multiplies the
-            terms which a position adds to the sums. Both are None without decay.
+            terms which a position adds to the sums. None without decay.
     """
 
     q: Tensor
@@ -210,8 +212,8 @@ def chunk_backward(
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
     """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
 
-    ``softmax`` holds the weights from :func:`chunk_forward`. ``grad`` is the gradient of the output, and
-    ``grad_after`` that of the state after the chunk, None for the last chunk.
+    ``softmax`` holds the weights from :func:`chunk_forward`. ``grad`` is the gradient of the output.
+    ``grad_after`` is the gradient of the state after the chunk, or None for the last chunk.
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None
@@ -298,10 +300,10 @@ def chunk_causal_luna(
     state: Optional[CausalLunaState] = None,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention chunk by chunk. See :func:`luna_fairseq.ops.causal_luna`.
+    """Compute causal Luna attention chunk by chunk. The arguments are those of :func:`causal_luna`.
 
-    If ``state``, the sums over earlier positions, is given, keys and values are processed separately even if
-    they are tied.
+    ``state`` holds the sums over earlier positions. If it is given, keys and values are processed separately
+    even if they are the same tensor.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]
@@ -343,7 +345,8 @@ def chunk_causal_luna(
 def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
     """Expand x [B or 1, H or 1, R, S] to B examples and H heads, and flatten both to [B * H, R, S].
 
-    If x is [1, 1, R, S], the result is [1, R, S], which broadcasts.
+    R and S are any sizes. If x is [1, 1, R, S], the result is [1, R, S], which broadcasts over examples and
+    heads.
     """
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 

@@ -1,6 +1,7 @@
 """Comparison of an implementation of causal Luna attention with the chunkwise one, on random inputs.
 
-The Triton kernels must pass the comparison before their first use.
+The Triton kernels must pass the comparison before their first use. Shapes: B examples, H heads of width K, T
+positions, L rows of the packed sequence P.
 """
 
 from functools import lru_cache
@@ -34,7 +35,8 @@ def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bo
 class Sample(NamedTuple):
     """Random inputs of causal Luna attention, and a random gradient ``grad`` of its output.
 
-    v is None if keys and values are the same tensor.
+    q, k, v and grad are [B, H, T, K], and pack_weights is [B, H, T, L]. v is None if keys and values are the
+    same tensor. log_decay [H] is None in attention without decay.
     """
 
     q: Tensor
@@ -71,10 +73,10 @@ def draw_sample(
 def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> str:
     """Compare outputs and gradients with those of the chunkwise implementation in float64.
 
-    In float32 the chunkwise implementation itself could be too inexact, because torch may use TF32 on a GPU.
-    The inputs must have two examples, and the first third of the first one must be padding. Return a clause
-    such as "its output differs by 1.0e-01 from that of the chunkwise implementation", or "" if all
-    differences are within ``TOLERANCE``.
+    In float32, the chunkwise implementation itself might not be accurate enough, because torch may use TF32
+    on a GPU. The inputs must have two examples. The first third of the first example is treated as padding.
+    Return a description such as "its output differs by 1.0e-01 from that of the chunkwise implementation".
+    Return "" if all relative errors are within ``TOLERANCE``.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
@@ -95,9 +97,10 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
 def output_and_gradients(
     implementation: Callable[..., Tensor], inputs: Sample, **options: Any
 ) -> Tuple[Optional[Tensor], ...]:
-    """Return the output, and the gradients of q, k, v, pack_weights and log_decay (None if absent).
+    """Return the output, and the gradients of q, k, v, pack_weights and log_decay, as a tuple.
 
-    ``implementation`` has the arguments of :func:`luna_fairseq.ops.causal_luna`, including ``options``.
+    The gradient of an input that is None is None. ``implementation`` is a function with the arguments of
+    :func:`causal_luna`, some of which are passed as ``options``.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

@@ -26,16 +26,16 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return ``sum_{d < t} exp(log_decay d)`` [B or 1, H, T, 1], the sum of the decay factors at position t.
+    """Return the sum ``sum_{d < t} exp(log_decay d)`` [B or 1, H, T, 1] of the decay factors at position t.
 
-    ``log_decay`` is [H], and ``steps`` holds the number t of each position.
+    ``log_decay`` is [H], and ``steps`` [B or 1, 1, T, 1] holds the number t of each position.
     """
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
 
 def inverse_decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return ``1 / decayed_counts(log_decay, steps)``."""
+    """Return the reciprocals [B or 1, H, T, 1] of :func:`decayed_counts`."""
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay) / torch.expm1(log_decay * steps)
 
@@ -43,7 +43,7 @@ def inverse_decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 def decay_totals(log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
     """Return ``1 / decayed_counts(log_decay, steps)`` and the cumulative log decay, both [B or 1, H, T, 1].
 
-    ``count`` and ``steps`` [B or 1, 1, T, 1] number the positions, as integers. ``steps`` is at least 1 and
+    The integers ``count`` and ``steps`` [B or 1, 1, T, 1] number the positions. ``steps`` is at least 1 and
     includes the positions of earlier calls. The cumulative log decay ``log_decay * count`` is in float64.
     """
     return _DecayTotals.apply(log_decay, count, steps)
@@ -71,9 +71,9 @@ class _DecayTotals(Function):
 
 
 def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the factor by which a new position decays the sums over earlier ones, 1 if it is padding.
+    """Return the factor by which a new position decays the sums over earlier positions, 1 at padding.
 
-    The shape is [H, 1, 1], or [B, H, 1, 1] with a mask [B, 1].
+    The shape is [H, 1, 1], or [B, H, 1, 1] if there is a mask [B, 1].
     """
     decay = log_decay.exp().view(-1, 1, 1)
     if key_padding_mask is None:
@@ -85,13 +85,13 @@ class ChunkDecay(NamedTuple):
     """Decay factors between the positions of a chunk: exp(G_t - G_j), where G is the cumulative log decay.
 
     Shapes: c positions in the chunk, n heads, or batch size times heads if the examples have different
-    padding. All but ``between`` are None if the chunk is the whole sequence.
+    padding. All except ``between`` are None if the chunk is the whole sequence.
 
     Attributes:
-        between: from position j to position t, [n, c, c], indexed by t and j; 0 for j after t.
-        from_start: from the end of the previous chunk to each position, [n, c, 1].
-        to_end: from each position to the end of the chunk, [n, c, 1].
-        whole: from the end of the previous chunk to the end of this chunk, [n, 1, 1].
+        between: decay factors [n, c, c] from position j to position t, indexed by t and j; 0 for j > t.
+        from_start: decay factors [n, c, 1] from the end of the previous chunk to each position.
+        to_end: decay factors [n, c, 1] from each position to the end of the chunk.
+        whole: decay factors [n, 1, 1] from the end of the previous chunk to the end of this chunk.
     """
 
     between: Tensor
@@ -125,7 +125,7 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply matrices by factors as :func:`scale` does, but in place."""
+    """Multiply matrices in place by the factors that :func:`scale` describes."""
     if x.size(0) == factor.size(0):
         return x.mul_(factor)
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)
@@ -133,5 +133,5 @@ def scale_(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def sum_over_examples(x: Tensor, n: int) -> Tensor:
-    """Sum matrices [N, R, S] over examples: entry i of the result [n, R, S] is ``x[i] + x[i + n] + ..``."""
+    """Sum matrices [N, R, S] over examples. Entry i of the result [n, R, S] is ``x[i] + x[i + n] + ...``."""
     return x.unflatten(0, (-1, n)).sum(dim=0)

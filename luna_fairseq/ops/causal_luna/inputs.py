@@ -1,4 +1,7 @@
-"""Pack weights, position counts and decoding state of causal Luna attention, for all implementations."""
+"""Pack weights, position counts and decoding state of causal Luna attention, for all implementations.
+
+Shapes: batch size B, H heads of width K, T positions, L rows of the packed sequence P, model width C.
+"""
 
 import math
 from typing import NamedTuple, Optional
@@ -21,17 +24,15 @@ FEW_POSITIONS = 8
 class CausalLunaState(NamedTuple):
     """Decoding state of causal Luna attention: sums over all positions so far, and the number of positions.
 
-    A token attends to L slots, one per row of the packed sequence P. The slots are weighted sums of the keys
-    and values of the tokens so far, so two sums replace a growing cache. The weights come from P, which stays
-    fixed. The sums are those of equation 7 of the Luna paper, without the factor 1/t. k_j is the key, v_j the
-    value and a_j the pack weights of position j, one weight per row of P.
-
-    Shapes: batch size B, H heads, head width K, and L rows of P.
+    The key sum has one weighted sum of keys per row of the packed sequence P, and the value sum one weighted
+    sum of values. These two sums replace a cache that would grow with every token. Position j has the key
+    k_j, the value v_j and the pack weights a_j, one weight per row of P. The sums are those of equation 7 of
+    the Luna paper, without the factor 1/t. Shapes: batch size B, H heads, head width K, and L rows of P.
 
     Attributes:
         key_sum: sum [B, H, K, L] of the outer products k_j^T a_j over positions j, in float32 or float64.
         value_sum: sum [B, H, L, K] of the outer products a_j^T v_j over positions j, in float32 or float64.
-            None if keys and values are the same tensors (tied), so that it equals ``key_sum`` transposed.
+            None if keys and values are the same tensor (tied), so that it equals ``key_sum`` transposed.
         steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
             precision would stop at 2,048. None in a decoder, which stores this number once for all layers as
             ``DecoderState.count``, and passes it on as :class:`TokenCounts`.
@@ -42,16 +43,16 @@ class CausalLunaState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def values(self) -> Tensor:
-        """Return the value sum. If it is not stored, it equals the transposed key sum."""
+        """Return the value sum [B, H, L, K], which is the transposed key sum if attention is tied."""
         return self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
 
 
 class TokenCounts(NamedTuple):
-    """Number t of positions so far, excluding padding, and its reciprocal. All layers share the counts.
+    """Number t of positions so far, excluding padding, and its reciprocal, computed once for all layers.
 
     Attributes:
         earlier: number of positions [B] in earlier calls, int64.
-        steps: number t [B] of positions, int64.
+        steps: number t [B] of positions, including those of this call, int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper.
     """
@@ -65,9 +66,10 @@ class TokenCounts(NamedTuple):
     def compute(
         cls, earlier: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
-        """Return the counts after ``length`` more positions, without padding (padding_mask [B, length]).
+        """Return the counts after ``length`` more positions, given the number ``earlier`` [B] of positions.
 
-        The sums have the dtype of the keys, ``dtype``, or float32 if the keys are in half precision.
+        ``padding_mask`` [B, length] is True at padding, which is not counted. ``dtype`` is the dtype of the
+        keys. Reciprocals are in float32 if the keys are in half precision.
         """
         steps = earlier + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
@@ -91,8 +93,8 @@ PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """Compute the pack weights omega(pack_k pack_q^T / sqrt(K)) of causal Luna attention (Luna, section 3.3).
 
-    ``pack_q`` [B, H, L, K] is the projected P, unscaled. ``pack_k`` [B * n, H, T, K] is the projected input,
-    where the n adjacent hypotheses of a sentence share its P. ``activation`` names omega.
+    ``pack_q`` [B, H, L, K] is the unscaled projection of P. ``pack_k`` [B * n, H, T, K] is the projected
+    input. The n adjacent hypotheses of a sentence have the same P. ``activation`` names the function omega.
 
     Returns:
         The weights [B * n, H, T, L] in float32 (float64 for float64 inputs), because they are summed over
@@ -165,7 +167,7 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
 
 
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Count the positions up to and including each position of q [B, H, T, K], excluding padding.
+    """Return the number of positions up to and including each position of q [B, H, T, K], without padding.
 
     ``key_padding_mask`` [B, T] is True at padding. The counts are integers [B or 1, 1, T, 1], 0 before the
     first token.
@@ -178,8 +180,8 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the divisor t: the number of positions so far, excluding padding, but at least 1.
+    """Return the divisor t of equation 7 of the Luna paper for each position, as [B or 1, 1, T, 1].
 
-    Equation 7 of the Luna paper defines t. :func:`count_positions` describes the arguments.
+    It is the result of :func:`count_positions`, but at least 1.
     """
     return count_positions(q, key_padding_mask).clamp(min=1)

@@ -1,6 +1,7 @@
 """Naive causal Luna attention: the definition (Luna, section 3.3), with the function f of equation 7.
 
-It is slow, and the reference for tests. :func:`luna_fairseq.ops.causal_luna` defines the letters.
+It is slow, and the reference for tests. Shapes: batch size B, H heads of width K, T positions, L rows of the
+packed sequence P. M and N are any widths.
 """
 
 from functools import partial
@@ -15,18 +16,20 @@ from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute ``x_t (1/t) sum_{j<=t} y_j^T z_j`` [.., T, N], the function f of equation 7 of the Luna paper.
+    """Compute causal linear attention [..., T, N], the function f of equation 7 of the Luna paper.
 
-    x and y are [.., T, M], and z is [.., T, N]. ``steps`` [.., T, 1] is the divisor t of each position.
+    The output at position t is ``x_t (1/t) sum_{j<=t} y_j^T z_j``. x and y have shape [..., T, M], and z has
+    shape [..., T, N]. ``steps`` [..., T, 1] is the divisor t of each position.
     """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute ``sum_{j<=t} w_tj (x_t . y_j) z_j`` [.., T, N], with the weights w = ``shares`` [.., T, T].
+    """Compute causal linear attention [..., T, N] with a weight for each pair of positions.
 
-    x and y are [.., T, M], and z is [.., T, N].
+    The output at position t is ``sum_{j<=t} w_tj (x_t . y_j) z_j``, where w = ``shares`` [..., T, T]. x and y
+    have shape [..., T, M], and z has shape [..., T, N].
     """
     return (x @ y.transpose(-2, -1) * shares) @ z
 
@@ -58,7 +61,7 @@ def naive_causal_luna(
 ) -> Tuple[Tensor, Tensor]:
     """Compute causal Luna attention by its formula, unoptimized, and also return the unpack weights.
 
-    See :func:`luna_fairseq.ops.causal_luna` for the formula and the arguments.
+    The formula and the arguments are those of :func:`luna_fairseq.ops.causal_luna`.
 
     Returns:
         Output [B, H, T, K] and weights [B, H, T, L] before dropout, in the dtype of ``q``.

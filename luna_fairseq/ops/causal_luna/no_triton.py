@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return why the kernels cannot be used, the same text for all inputs."""
+    """Return the reason why the kernels cannot be used, which is the same for all inputs."""
     return why_not_triton_here(device)
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return why the kernels cannot be used, the same text for all devices."""
+    """Return the reason why the kernels cannot be used, which is the same for all devices."""
     return "exported folders hold no Triton kernels"
 
 

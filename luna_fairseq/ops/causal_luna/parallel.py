@@ -4,7 +4,8 @@ A sum over earlier positions is a masked product within a chunk, plus a product 
 chunks. Both are batched matrix products, and autograd derives the backward pass. The chunkwise implementation
 computes the same sums one chunk after the other. It saves memory and suits the caches of a CPU.
 
-Shapes: batch size B, H heads, N chunks of C positions, head width K, and L rows of the packed sequence P.
+Shapes: batch size B, H heads, T positions in N chunks of C positions, head width K, L rows of the packed
+sequence P.
 """
 
 from typing import NamedTuple, Optional
@@ -26,10 +27,10 @@ class Decays(NamedTuple):
     Shapes: batch size B (1 if the examples have the same factors), H heads, N chunks of C positions.
 
     Attributes:
-        between: from position j to position t of the same chunk, [B, H, N, C, C], 0 for j after t.
-        from_start: from the end of the previous chunk to each position, [B, H, N, C, 1].
-        to_end: from each position to the end of its chunk, [B, H, N, C, 1].
-        across: from the end of chunk m to the start of chunk n, [B, H, N, N], 0 unless m is before n.
+        between: decay [B, H, N, C, C] from position j to position t of the same chunk, 0 for j > t.
+        from_start: decay [B, H, N, C, 1] from the end of the previous chunk to each position.
+        to_end: decay [B, H, N, C, 1] from each position to the end of its chunk.
+        across: decay [B, H, N, N] from the end of chunk m to the start of chunk n, 0 unless m is before n.
     """
 
     between: Tensor
@@ -48,10 +49,7 @@ def parallel_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention over a whole sequence, with the arguments of :func:`causal_luna`.
-
-    q, k and v are [B, H, T, K], and pack_weights [B, H, T, L]. Returns the output [B, H, T, K].
-    """
+    """Compute the output [B, H, T, K] of causal Luna attention, with arguments of :func:`causal_luna`."""
     T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
     if q.numel() == 0:
         return q.clone()
@@ -75,7 +73,7 @@ def parallel_causal_luna(
 
 
 def split(x: Tensor) -> Tensor:
-    """Divide T positions of any width M into chunks, [B, H, T, M] -> [B, H, N, C, M].
+    """Split x [B, H, T, M] into N chunks of C positions, as [B, H, N, C, M], for any width M.
 
     The last chunk is padded with zeros.
     """
@@ -85,10 +83,10 @@ def split(x: Tensor) -> Tensor:
 
 
 def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Tensor:
-    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay).
+    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, where D_tj is the decay from j to t.
 
-    x and y are [B, H, N, C, M] and z [B, H, N, C, R], for N chunks of C positions; the result has the shape
-    of z. M and R are the head width K and the number of rows L of the packed sequence, or the reverse.
+    x and y are [B, H, N, C, M], z and the result [B, H, N, C, R], for N chunks of C positions. M and R are
+    the head width K and the number of rows L of the packed sequence, or the reverse. Without decay, D_tj = 1.
     """
     products = x @ y.transpose(-2, -1)
     products = products.tril() if decays is None else products * decays.between
@@ -121,8 +119,8 @@ def compute_decays(total: Tensor, dtype: torch.dtype) -> Decays:
 
 
 def lower_exp(logs: Tensor, dtype: torch.dtype, diagonal: int = 0) -> Tensor:
-    """Return ``exp(logs)`` in ``dtype`` on and below a diagonal of matrices [.., R, R], and 0 above it.
+    """Return ``exp(logs)`` on and below a diagonal of the matrices [..., R, R], and 0 above it.
 
-    ``diagonal`` is 0 for the main diagonal and -1 for the next below. Above it, exponentials might overflow.
+    ``diagonal`` is 0 for the main diagonal and -1 for the next below. Exponentials above it might overflow.
     """
     return logs.tril(diagonal).to(dtype).exp().tril(diagonal)

@@ -51,10 +51,8 @@ def recurrent_causal_luna(
         u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
         y_t = (1 / t) u_t value_sum                   output [K]
 
-    See :func:`luna_fairseq.ops.causal_luna` for the tensors.
-
-    ``state`` is the state returned by the previous call. ``counts``, the result of
-    :meth:`TokenCounts.compute`, may be shared by all layers.
+    The tensors are those of :func:`luna_fairseq.ops.causal_luna`. ``state`` is the state returned by the
+    previous call. ``counts`` is the result of :meth:`TokenCounts.compute`, which all layers can use.
 
     Example:
         >>> import torch
@@ -104,7 +102,7 @@ def update_state(
     *,
     counts: TokenCounts,
 ) -> CausalLunaState:
-    """Return the state with new positions added to its sums (a new state if ``state`` is None).
+    """Return a new state with the keys and values of new positions added to the sums of ``state``.
 
     If ``v`` is the same tensor as ``k`` (tied), now and in all earlier calls, the value sum is a view of the
     key sum. ``counts`` holds the numbers of positions, including the new ones.

@@ -25,7 +25,7 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why these inputs are not supported ("heads of 256 are wider than 128"), or ""."""
+    """Return why these inputs are not supported, such as "heads of 256 are wider than 128", or ""."""
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
     if K > MAX_HEAD_WIDTH:
@@ -66,7 +66,7 @@ def triton_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention with fused Triton kernels. See :func:`luna_fairseq.ops.causal_luna`.
+    """Compute causal Luna attention with fused Triton kernels, with the arguments of :func:`causal_luna`.
 
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
     Other products with half-precision inputs use tf32 (10 bits of fraction). Each product of float32 inputs
@@ -201,9 +201,10 @@ class CausalLunaFunction(torch.autograd.Function):
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
     """Convert negative log decays ("ages") from sequences to chunks and segments.
 
-    ``ages`` [B, H, T] are accumulated since the start of the sequence. ``plan``, the result of
-    :func:`make_plan`, divides positions into chunks and segments. Return the age of each position since the
-    start of its chunk, and the negative log decay over each segment (its span). Both are None without decay.
+    ``ages`` [B, H, T], for B examples, H heads and T positions, are accumulated since the start of the
+    sequence. ``plan``, the result of :func:`make_plan`, divides positions into chunks and segments. Return
+    the age of each position since the start of its chunk, and the negative log decay over each segment (its
+    span). Both are None without decay.
     """
     if ages is None:
         return None, None
@@ -220,16 +221,16 @@ def make_dense(x: Tensor) -> Tensor:
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return ``x`` with the same strides as ``q``, copying it if needed. Return None if ``x`` is None."""
+    """Return ``x`` with the same strides as ``q``, as a copy if needed, or None if ``x`` is None."""
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the arguments shared by all kernels, keyed by their names in the kernels.
+    """Return the arguments that all kernels take, keyed by their names in the kernels.
 
-    The strides of the ``tensors``, the precision and scratch memory are added to ``tensors`` and ``numbers``.
+    They are ``tensors`` and ``numbers``, the strides of the tensors, the precision and scratch memory.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -248,7 +249,7 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
     """Launch a Triton kernel with ``blocks`` programs for each segment of each head.
 
-    The kernel receives those of the arguments ``values`` and ``more`` (keyed by name) that it takes.
+    ``values`` and ``more`` map argument names to values. The kernel receives those that it takes.
     """
     values = {**values, **more}
     q = values["q"]

@@ -73,7 +73,7 @@ INTERPRETED = tl.constexpr(not isinstance(round_operand, triton.JITFunction))
 
 @triton.jit
 def product(x, y, PRECISION):
-    """Compute the matrix product x @ y, accumulated in float32."""
+    """Compute the matrix product x @ y with the given precision, accumulated in float32."""
     # Triton 3.0 does not support three conditions in a row, hence the parentheses.
     if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:
         x, y = round_operand(x, PRECISION), round_operand(y, PRECISION)
@@ -102,7 +102,7 @@ def load_rows(x, stride, row_mask, first, L, BLOCK_L):
 
 @triton.jit
 def load_chunk(x, offsets, mask, POLICY):
-    """Load a chunk [BLOCK_T, BLOCK_K] of elements from the address x plus ``offsets``, or 0 outside ``mask``.
+    """Load a chunk [BLOCK_T, BLOCK_K] of elements at the addresses x + ``offsets``, or 0 outside ``mask``.
 
     Offsets and mask have the same shape as the chunk. POLICY is the cache eviction policy.
     """
@@ -172,8 +172,8 @@ def apply_decay(x, age, J):
 def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
     """Compute the two states at the boundary of a segment, by summing over the segments before or after it.
 
-    A segment is the part of a sequence that one program processes. A state is a sum of outer products
-    [BLOCK_K, WIDTH] over positions. In the forward pass, the two states are the sums of ``k_j^T a_j`` and of
+    A segment is the part of a sequence that one program processes. A state is a sum [BLOCK_K, WIDTH] of outer
+    products over positions. In the forward pass, the two states are the sums of ``k_j^T a_j`` and of
     ``v_j^T a_j`` over earlier positions j, where k_j is a key, v_j a value and a_j the pack weights. The
     segments are added from the farthest to the nearest::
 
@@ -181,7 +181,7 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
     ``sums`` are the sums over each segment, and ``spans`` the negative log decay over each segment. STEP is
     -1 for the segments before and 1 for those after. SIDES is 1 if keys and values are the same tensor, so
-    that both states are equal, and otherwise 2. Returns the two states, and the part of ``memory`` that holds
+    that both states are equal, and otherwise 2. Return the two states, and the part of ``memory`` that holds
     the states of this program if they do not fit into registers.
     """
     own = tl.program_id(0).to(tl.int64)
@@ -230,10 +230,12 @@ def advance_states(
         state = exp(-end) * state + x^T (factor * y)
         other = exp(-end) * other + other_x^T (other_factor * other_y)
 
-    ``end`` is the negative log decay over the chunk, and the factors are [BLOCK_T]. x and other_x point to
-    chunks, loaded with ``offsets`` and ``mask`` (see :func:`load_chunk`). y and other_y point to matrices
-    with L columns, loaded with ``stride`` and ``row_mask`` (see :func:`load_rows`). If SIDES is 1, only
-    ``state`` is updated. States wider than BLOCK_L are kept in ``memory``.
+    ``end`` is the negative log decay over the chunk, and both factors are vectors [BLOCK_T]. x and other_x
+    are addresses of chunks [BLOCK_T, BLOCK_K], and ``offsets`` and ``mask`` select their elements as in
+    :func:`load_chunk`. y and other_y are addresses of matrices with BLOCK_T rows and L columns, with the row
+    stride ``stride``. Rows where ``row_mask`` is False count as 0. If SIDES is 1, only ``state`` is updated.
+    If WIDTH is larger than BLOCK_L, both states are stored in scratch memory at the address ``memory``, and
+    updated in blocks of BLOCK_L columns.
     """
     for side in range(SIDES):
         own, one = memory + side * (state.shape[0] * WIDTH), tl.where(side == 0, x, other_x)
@@ -250,9 +252,9 @@ def advance_states(
 
 @triton.jit
 def causal_scores(x, y, offsets, mask, age, J, PRECISION):
-    """Compute the decayed, causally masked dot products x_t . y_j of the positions of a chunk.
+    """Compute dot products x_t . y_j between all positions t and j of a chunk, with decay and causal mask.
 
-    See :func:`load_chunk` for ``offsets`` and ``mask``, and :func:`apply_decay` for ``age`` and J.
+    x, y, ``offsets`` and ``mask`` are arguments of :func:`load_chunk`, ``age`` and J of :func:`apply_decay`.
     """
     scores = product(
         load_chunk(x, offsets, mask, FIRST), tl.trans(load_chunk(y, offsets, mask, FIRST)), PRECISION
@@ -262,9 +264,10 @@ def causal_scores(x, y, offsets, mask, age, J, PRECISION):
 
 @triton.jit
 def causal_sums(x, offsets, mask, scores, x_a, age, state, STATES, PRECISION):
-    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state``: sums over the chunk and over earlier chunks.
+    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state``, the sums over this chunk and earlier chunks.
 
-    ``x_a`` holds the vectors a_j. STATES is False without earlier chunks. See also :func:`load_chunk`.
+    ``x_a`` holds the vectors a_j of the chunk. The second term is omitted if STATES is False. x, ``offsets``
+    and ``mask`` are arguments of :func:`load_chunk`.
     """
     sums = product(scores, x_a, PRECISION)
     if STATES:
