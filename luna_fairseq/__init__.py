@@ -65,7 +65,7 @@ class _PackagePath(List[str]):
 
 
 def __getattr__(name: str) -> Any:
-    """Import a submodule, such as ``luna_fairseq.ops``, or a class such as ``LunaModel`` on first use."""
+    """On first use, import a submodule, such as ``luna_fairseq.ops``, or a class, such as ``LunaModel``."""
     if name in _LAZY_NAMES:
         return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:

@@ -1,4 +1,4 @@
-"""Child processes of commands: they stop with their parent, and receive its signals."""
+"""Child processes of commands, which stop with their parent and receive its signals."""
 
 import contextlib
 import ctypes
@@ -25,7 +25,8 @@ def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
 def bind() -> None:
     """Make Linux send SIGTERM to this process when its parent ends, even if the parent is killed.
 
-    No effect unless the parent started it with the environment that :func:`bind_to_this_process` returns.
+    This has no effect unless the parent started this process with the environment from
+    :func:`bind_to_this_process`.
     """
     if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

@@ -38,7 +38,7 @@ def describe_user_error(error: BaseException) -> Optional[str]:
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Return True if a disk or a quota is full. numpy's error for this is recognized by its text."""
+    """Return True if a disk or a quota is full. numpy's error for a full disk is recognized by its text."""
     is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
     return error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and is_short)
 

@@ -1,4 +1,4 @@
-"""Progress bars for long work. They appear on a terminal, unless the command has the option ``--quiet``."""
+"""Progress bars, which appear on a terminal unless the command has the option ``--quiet``."""
 
 import sys
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ def progress_bar(
 ) -> Any:
     """Create a tqdm progress bar, which the caller closes or uses as a context manager.
 
-    The caller advances it with ``update(n)``, or iterates over it if ``items`` are given.
+    The caller advances the bar with ``update(n)``, or iterates over the bar if ``items`` are given.
     """
     return tqdm(
         items, description, total, unit=f" {unit}", mininterval=0.5, leave=False, disable=not is_shown()
@@ -47,7 +47,7 @@ def progress_bar(
 
 
 def read_with_progress(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
-    """Context manager that yields a wrapper of a file. Its method ``read`` advances a progress bar."""
+    """Context manager that yields a wrapper of a file, whose method ``read`` advances a progress bar."""
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)
 

@@ -34,7 +34,7 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 
 
 def import_package(name: str, needed_by: str = "this") -> Any:
-    """Import an optional package. If it is missing, raise an error that says how to install it, and for what.
+    """Import and return an optional package. If it is missing, raise an error with installation advice.
 
     Example:
         >>> import_package("torch.nn").__name__
@@ -71,7 +71,7 @@ def version_numbers(text: str) -> Tuple[int, ...]:
 
 
 def install_advice(module: Optional[str]) -> Optional[str]:
-    """Return "PACKAGE, which is not installed: pip install ...", or None if no extra has the module."""
+    """Return "PACKAGE, which is not installed: pip install ...", or None if no extra installs the module."""
     top = (module or "").split(".")[0]
     if top not in EXTRAS:
         return None

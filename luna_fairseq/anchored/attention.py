@@ -51,7 +51,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
-    """Keys and values that unpack attention caches once per context. Fields that are not needed are None.
+    """Keys and values that unpack attention caches once per context. Unneeded fields are None.
 
     The context of S tokens is divided into L segments of at most W tokens, one per row of the packed context.
     With a look-up or a window, queries also attend to tokens of some segments. The fields ``padding_mask``,
@@ -60,14 +60,14 @@ class AnchoredMemory(NamedTuple):
     Shapes: batch size B, H heads of dimension K.
 
     Attributes:
-        key: keys [B, H, L, K] projected from the packed context Y_P.
+        key: keys [B, H, L, K] projected from the packed context Y_P, the result of pack attention.
         value: values [B, H, L, K], the same tensor as ``key`` if both share a projection.
         pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
         token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, with the same shape.
-        key_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior. With a dense
-            look-up, the centres [B, L + S] of all segments and tokens.
-        token_place: centre [B, L, W] of each token, for a look-up by segment with a diagonal prior.
+        key_place: centre of each segment, [B, L], in tokens from the start, for a diagonal prior. In a dense
+            look-up, the centres of all segments and tokens, [B, L + S].
+        token_place: centre of each token, [B, L, W], for a look-up by segment with a diagonal prior.
     """
 
     key: Tensor
@@ -141,7 +141,7 @@ class AnchoredAttention(LunaAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias [B, H, L, S] on the logits of pack attention, or None without pack attention.
 
-        The bias penalizes tokens, out of S, that are far from the segment that one of the L rows summarizes.
+        The bias penalizes tokens that are far from the segment of a row.
         """
         if self.pack_anchor is None:
             return None
@@ -158,9 +158,8 @@ class AnchoredAttention(LunaAttention):
         """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
         ``key_place`` [B, N] holds the positions of N keys in the source. The bias is 0 at the key nearest to
-        the expected position, which is searched among the ``first`` leading keys (default: all). Return None
-        if this module has no diagonal prior. Raise InputError if ``geometry`` lacks the positions of the
-        queries.
+        the expected position. The nearest key is searched among the ``first`` leading keys (default: all).
+        Return None without a diagonal prior. Raise InputError if ``geometry`` lacks the query positions.
         """
         if self.diagonal is None:
             return None
@@ -196,7 +195,7 @@ class AnchoredSelfAttention(AnchoredAttention):
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
-        window: odd number of segments in a window, centred on the token's own segment (0: no window).
+        window: odd number of segments in a window, centred on the token's own segment. 0 means no window.
 
     Example:
         >>> import torch
@@ -263,7 +262,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         """Compute attention of each token to the packed context and to the tokens in a window around it.
 
         The queries q are [B, H, S, K] for S tokens. Return the output [B, H, S, K], and the attention weights
-        over rows and tokens, or None in their place if ``need_weights`` is False.
+        over rows and tokens. The weights are None if ``need_weights`` is False.
         """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -290,8 +289,8 @@ class AnchoredCrossAttention(AnchoredAttention):
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
-        lookup: number of segments whose tokens a query also attends to. These are the segments whose rows
-            have the largest logits (0: no look-up).
+        lookup: number of segments whose tokens a query also attends to: those whose rows have the largest
+            logits. 0 means no look-up.
         diagonal: add a bias toward rows and tokens near the source position expected for a target token.
 
     Example:
@@ -364,7 +363,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         """Convert the cached keys and values for fast decoding, if every query attends to all source tokens.
 
         The resulting :class:`DecodingMemory` does not provide attention weights over the context. ``memory``
-        is returned unchanged if queries choose segments, on a GPU, and while torch records a graph.
+        is returned unchanged if queries choose segments, on a GPU, or while torch traces or compiles a graph.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
@@ -414,10 +413,9 @@ class AnchoredCrossAttention(AnchoredAttention):
         """Compute attention of each query to the packed context and to the tokens of a few segments.
 
         A query attends to the tokens of the ``self.lookup`` segments whose rows have its largest logits or,
-        in a short context, to all tokens.
-
-        The queries q are [B, H, T, K], and ``geometry`` holds target positions for the diagonal prior. Return
-        the output [B, H, T, K] and the weights, or None in their place if ``need_weights`` is False.
+        in a context of at most 64 tokens, to all tokens. The queries q are [B, H, T, K], and ``geometry``
+        holds target positions for the diagonal prior. Return the output [B, H, T, K] and the weights. The
+        weights are None if ``need_weights`` is False.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

@@ -1,7 +1,8 @@
-"""Look-up attention: choose segments for each query, and multiply the query with the segments' tokens.
+"""Look-up attention: choose segments for each query, and attend to the tokens of the segments.
 
-A query chooses the N of L segments whose rows have the largest logits, and attends to their M = N * W tokens
-(segments.py). Other letters: batch size B, H heads of dimension K, T queries.
+The context is divided into L segments of at most W tokens (segments.py). A query chooses N segments, those
+whose rows in the packed context have the largest logits, and attends to their M = N * W tokens. Shapes: batch
+size B, H heads of dimension K, T queries.
 """
 
 from typing import NamedTuple, Optional
@@ -37,9 +38,9 @@ def read_chosen(
     ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
     True at segments that must not be chosen.
 
-    In a short context, queries attend to all tokens, which fill the first segments. These may be more than
-    ``number`` segments. Queries of long contexts in the same batch then choose equally many, and the segments
-    after their first ``number`` are masked.
+    In a context of at most 64 tokens, queries attend to all tokens, which fill the first segments. These may
+    be more than ``number`` segments. Queries of long contexts in the same batch then choose equally many
+    segments, of which only the first ``number`` are not masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -61,10 +62,10 @@ class ChosenTokens(NamedTuple):
 
     Attributes:
         segments: keys and values of the tokens of all segments.
-        segment: indices [B, H, T, N] of the chosen segments.
+        segment: indices of the chosen segments, [B, H, T, N].
         pairs: (query, chosen segment) pairs, grouped by segment for fast matrix products.
-        unread: mask [B, N], True at chosen segments that a query must not attend to, or None. If a short
-            context in the batch needs more segments, the last ones of long contexts are masked.
+        unread: mask [B, N], True at chosen segments that a query must not attend to. This occurs in long
+            contexts if a short context in the batch needs more segments. None if no segment is masked.
     """
 
     segments: Segments
@@ -74,7 +75,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Return a mask [B, H, T, M], True at those of a query's M chosen tokens that it must ignore."""
+        """Return a mask [B, H, T, M], True at chosen tokens that a query must not attend to."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -83,24 +84,24 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Return the positions [B, H, T, M] of the M tokens chosen by each query. Token t is at t + 1/2."""
+        """Return the positions of the M tokens chosen by each query, [B, H, T, M]. Token t is at t + 1/2."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute dot products [B, H, T, M] of queries q [B, H, T, K] and the keys of M chosen tokens."""
+        """Compute the dot products of queries q [B, H, T, K] with M chosen keys each, [B, H, T, M]."""
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """For each query, sum the values of the M chosen tokens, weighted by ``weights`` [B, H, T, M].
+        """Compute the weighted sum of the values of M chosen tokens for each query, [B, H, T, K].
 
-        The result is [B, H, T, K] for T queries.
+        The ``weights`` are [B, H, T, M].
         """
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather one number per chosen token [B, H, T, M] from x [B, L, W], which is arranged by segment."""
+        """Gather the entries of x [B, L, W], arranged by segment, for each chosen token: [B, H, T, M]."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

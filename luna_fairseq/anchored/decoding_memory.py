@@ -1,7 +1,7 @@
 """Cached keys and values of a source sentence, prepared for fast incremental decoding.
 
 The logit scale, the padding mask, the biases of tokens and the positions of keys do not depend on the query,
-and are applied once per source. diagonal.py defines the diagonal prior.
+and are applied once per source. diagonal.py defines the diagonal prior, a bias toward an expected position.
 
 Shapes: batch size B, H heads of dimension K, T queries, N keys. ``padding_mask`` [B, N] is True at padding.
 """
@@ -38,13 +38,13 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
-    The N keys are those of all source tokens. In a look-up, the keys of the L rows of the packed context
-    precede them. Shapes: batch size B, H heads of dimension K.
+    The N keys are those of all source tokens. In a look-up, they follow the keys of the L rows of the packed
+    context. Shapes: batch size B, H heads of dimension K.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
-        bias: bias [B, H or 1, 1, N] of the logits. The most negative finite value at padding.
+        bias: bias of the logits, [B, H or 1, 1, N]. The most negative finite value at padding.
         places: positions of the keys for the diagonal prior, a bias toward keys near an expected source
             position. None if there is no diagonal prior.
         first: number of leading keys among which the diagonal prior finds the key nearest to the expected
@@ -116,9 +116,9 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the key positions ``place`` [B, N] and the length ratio [H] by the prior's strength [H].
+    """Multiply key positions ``place`` [B, N] and the length ratio [H] by the prior's strength [H].
 
-    Keys where ``padding_mask`` [B, N] is True are first moved far away.
+    Keys where ``padding_mask`` [B, N] is True are moved far away first.
     """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)

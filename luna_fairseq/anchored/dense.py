@@ -1,8 +1,8 @@
 """Look-up attention, computed as ordinary softmax attention over the packed context and all tokens.
 
-It is used if no context of a batch has more than 64 tokens. Choosing segments would then save little, and
-tokens that are not chosen would receive no gradient. An exported graph uses it for all lengths, and masks the
-tokens that a query did not choose.
+This implementation is used if no context of a batch has more than 64 tokens. Choosing segments would then
+save little, and tokens that are not chosen would receive no gradient. An exported graph uses it for all
+lengths, and masks the tokens that a query did not choose.
 
 Shapes: batch size B, H heads of dimension K, T queries, L rows of the packed context, S context tokens.
 """
@@ -21,10 +21,13 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class Tokens(NamedTuple):
     """Keys and values [B, H, S, K] of the S context tokens, in the order of the context.
 
+    The L rows of the packed sequence P are keys, too. They precede the tokens in the two optional tensors.
+
     Attributes:
-        padding_mask: mask [B, L + S] of L rows of P and S tokens, True at padding. None without padding.
-        segment: segment index [B, L + S] of each key. A query attends to a key only if it has chosen the
-            segment. All queries attend to keys with index -1, such as the rows, or to all keys if None.
+        padding_mask: mask [B, L + S] of the rows and tokens, True at padding. None if there is no padding.
+        segment: segment index [B, L + S] of each row and token. A query attends to a key only if it has
+            chosen the key's segment. All queries attend to keys with index -1. If None, all queries attend to
+            all keys.
     """
 
     key: Tensor
@@ -47,14 +50,13 @@ def dense_attention(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute look-up attention as softmax attention to L rows and all S tokens, with a mask.
 
-    The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
+    The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. The queries
+    q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows of the packed
+    context. A query chooses ``number`` segments. Two biases are added to the logits: ``gate`` [H] for tokens,
+    and ``bias`` [B, H, T, L + S].
 
-    The queries q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows of the
-    packed context. A query chooses ``number`` segments. Two biases are added to the logits: ``gate`` [H] for
-    tokens, and ``bias`` [B, H, T, L + S].
-
-    Return the output [B, H, T, K] and the weights [B, H, T, L + S] before dropout, or None in their place if
-    ``need_weights`` is False. The weights of the rows precede those of the tokens.
+    Return the output [B, H, T, K] and the weights [B, H, T, L + S] before dropout, rows first. The weights
+    are None if ``need_weights`` is False.
     """
     L, S = k.size(2), tokens.key.size(2)
     total = F.pad(gate.view(1, -1, 1, 1).expand(-1, -1, -1, S), (L, 0))
@@ -75,9 +77,9 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split attention weights [B, H, T, L + S'] into those of the L rows and those of the S tokens.
+    """Split attention weights [B, H, T, L + S'] into those of the L packed rows and of the S tokens.
 
-    Only the first S' <= S tokens have weights. The last S - S' tokens get the weight 0.
+    Only the first S' <= S tokens have weights. The last S - S' tokens are given a weight of zero.
     """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))
@@ -86,7 +88,7 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
 def _find_read_keys(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
     """Return a mask [B, H, T, L + S], True at keys whose ``segment`` [B, L + S] is -1 or chosen by a query.
 
-    ``chosen`` [B, H, T, N] holds the indices of the segments, out of L, that each query has chosen.
+    ``chosen`` [B, H, T, N] holds the indices of the N segments that each query has chosen.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

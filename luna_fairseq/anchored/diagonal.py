@@ -1,6 +1,6 @@
 """Diagonal prior: a bias of cross-attention toward the diagonal, where source and target advance together.
 
-Target word t is expected to translate the source words around position o + r (t + 1/2). Each head learns r,
+Target token t is expected to translate the source tokens around position o + r (t + 1/2). Each head learns r,
 the ratio of source length to target length, and the strength gamma. In a document, t is counted from the
 beginning of a sentence, and o is the number of source tokens before the aligned sentence; otherwise o is 0.
 The bias of a source token with centre c is::
@@ -28,10 +28,8 @@ def naive_diagonal_bias(
 ) -> Tensor:
     """Compute the diagonal prior ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, as a reference for tests.
 
-    The result [B, H, T, N] is a bias of attention toward keys near the source position expected for a query.
-    ``strength`` [H] is gamma, and ``ratio`` [H] the length ratio r. ``query_place`` [B, T] is the target
-    position t of each query, and ``key_place`` [B, N] the source position c of each key. ``origin`` [B, T] is
-    the offset o of the expected position, 0 if None.
+    The arguments are described in the module. An ``origin`` of None means 0. The result [B, H, T, N] is a
+    bias of attention toward keys near the source position expected for a query.
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -47,10 +45,10 @@ class Diagonal(NamedTuple):
     heads, T queries, N keys.
 
     Attributes:
-        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1] for the learned strength gamma and target position t.
-        expected: source position [B, H, T, 1] that is expected for each query.
-        nearest: distance [B, H, T, 1] from the expected position to the nearest key.
-        further: distance [B, H, T, N] from the expected position to each key, minus ``nearest``.
+        factor: ``-gamma / sqrt(t + 1)``, [B, H, T, 1], for the learned strength gamma and target position t.
+        expected: source position that is expected for each query, [B, H, T, 1].
+        nearest: distance from the expected position to the nearest key, [B, H, T, 1].
+        further: distance from the expected position to each key, minus ``nearest``, [B, H, T, N].
     """
 
     factor: Tensor
@@ -67,7 +65,7 @@ class Diagonal(NamedTuple):
         return limit_penalty(self.factor * self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias [B, H, T, M] of M other keys, whose positions ``place`` broadcast to this shape.
+        """Return the bias of M other keys, [B, H, T, M], whose positions ``place`` broadcast to this shape.
 
         The bias is positive for keys that are closer to the expected position than the nearest of the N keys.
         """

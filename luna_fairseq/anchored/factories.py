@@ -1,6 +1,7 @@
-"""Options of the extension, and the factories that build the attention modules selected by the options.
+"""Options of anchored attention, and the factories that build the attention modules selected by the options.
 
-Nothing here needs fairseq. Shapes: batch size B, S context tokens, L rows of the packed sequence P, width C.
+This module does not need fairseq. Shapes: batch size B, S context tokens, L rows of the packed sequence P,
+width C.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class ExtensionOptions(NamedTuple):
 def extension_options(cfg: Any) -> ExtensionOptions:
     """Read the options of anchored attention and related features from the attributes of a configuration.
 
-    Raises InputError if an option needs another one that is not set, or excludes another one that is set.
+    Raises InputError if an option requires another option that is not set, or excludes one that is set.
     """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -126,8 +127,8 @@ def target_separator(cfg: Any) -> Optional[int]:
 class AnchoredDecoderAttentions(DecoderAttentions):
     """Factory for the attention modules of a decoder, with the extensions that the options enable.
 
-    ``separator`` is the id of the target token that separates the sentences of a document, from which the
-    diagonal prior counts positions. It is None if a target is one sentence.
+    ``separator`` is the id of the target token that separates the sentences of a document, in which the
+    diagonal prior (a bias toward an expected source position) restarts. None if a target is one sentence.
     """
 
     needs_geometry = True
@@ -189,9 +190,9 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Compute the positions of target tokens that the diagonal prior of all layers needs.
 
         ``target`` holds the tokens of this call, and ``memory`` the cached tensors of the source. ``before``
-        describes the unfinished sentence of each hypothesis after the previous call. Return the positions, or
-        None without a diagonal prior. Also return the unfinished sentences after this call, or None if a
-        target is one sentence.
+        describes the unfinished sentence of each hypothesis after the previous call. Return the positions
+        (None without a diagonal prior), and the unfinished sentences after this call (None if a target is one
+        sentence).
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

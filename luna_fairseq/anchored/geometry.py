@@ -1,7 +1,7 @@
 """Distances and positions for anchored attention, computed once for all layers of an encoder or a decoder.
 
 places.py defines segments, their centres and distances. Shapes: batch size B, width C, S context tokens, at
-most W tokens in a segment, L rows of P.
+most W tokens in a segment, L rows of the packed sequence P.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -50,14 +50,14 @@ class ContextGeometry(NamedTuple):
     are not needed are None. Shapes: batch size B, H heads.
 
     Attributes:
-        pack_distance: distance [B, H, L, S] from the centre of each segment to each token.
-        unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
+        pack_distance: distance from the centre of each segment to each token, [B, H, L, S].
+        unpack_distance: distance from each token to the centre of each segment, [B, 1, S, L].
         window: a :class:`luna_fairseq.anchored.window.Window`.
         layout: a :class:`luna_fairseq.anchored.segments.Layout` for a look-up.
-        row_place: position [B, L] of the centre of each segment, far away at padding.
-        token_place: position [B, S] of the centre of each token, far away at padding. For a look-up whose
-            tokens are arranged by segment, [B, L, W].
-        key_place: positions [B, L + S] of all segments and tokens, for a dense look-up.
+        row_place: position of the centre of each segment, [B, L], far away at padding.
+        token_place: position of the centre of each token, [B, S], far away at padding. For a look-up whose
+            tokens are arranged by segment, the shape is [B, L, W].
+        key_place: positions of all segments and tokens, [B, L + S], for a dense look-up.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -75,12 +75,12 @@ class TargetPlaces(NamedTuple):
     There are n hypotheses of T tokens for each of B sources.
 
     Attributes:
-        place: index [B, n * T] of each query's token, counted from 0 at the start of the target or, in a
+        place: index of each query's token, [B, n * T], counted from 0 at the start of the target or, in a
             document, at the start of its sentence.
-        origin: in a document, number [B, n * T] of source tokens before the aligned source sentence.
-            Otherwise None.
-        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token, in float32 or float64.
-        width: ``sqrt(place + 1)`` [B, 1, n * T, 1], by which the prior divides distances.
+        origin: number of source tokens before the aligned source sentence, [B, n * T], or None if the target
+            is not a document.
+        middle: centre of the token, ``place + 1/2``, [B, 1, n * T, 1], in float32 or float64.
+        width: ``sqrt(place + 1)``, [B, 1, n * T, 1], by which the prior divides distances.
     """
 
     place: Tensor
@@ -98,7 +98,7 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
     """Compute the distances and positions of context tokens that attention modules need.
 
-    ``needs`` says which of them to compute. Only the shape, dtype and device of context [S, B, C] and packed
+    ``needs`` selects the tensors to compute. Only the shape, dtype and device of context [S, B, C] and packed
     [L, B, C] are used. ``source`` holds their padding masks.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)

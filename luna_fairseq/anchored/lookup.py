@@ -53,8 +53,8 @@ def naive_lookup_attention(
     tokens, ``row_bias`` [B, H, T, L] to those of the rows, and ``token_bias`` [B, H, T, S] to those of the
     tokens. context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding.
 
-    Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights [B, H, T, S] of the
-    tokens. Tokens that a query does not attend to have the weight 0.
+    Return the output [B, H, T, K], the row weights [B, H, T, L], and the token weights [B, H, T, S]. Tokens
+    that a query does not attend to have a weight of zero.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -92,9 +92,9 @@ class LookedUp(NamedTuple):
     segment is a run of at most W tokens.
 
     Attributes:
-        row_weights: weights [B, H, T, L] of the rows.
-        token_weights: weights [B, H, T, N, W] of the tokens in the N chosen segments.
-        segment: indices [B, H, T, N] of the chosen segments.
+        row_weights: weights of the rows, [B, H, T, L].
+        token_weights: weights of the tokens in the N chosen segments, [B, H, T, N, W].
+        segment: indices of the chosen segments, [B, H, T, N].
     """
 
     output: Tensor
@@ -116,14 +116,15 @@ def lookup_attention(
 ) -> LookedUp:
     """Compute look-up attention from tokens that are arranged by segment.
 
-    Queries attend to the L rows of the packed context, and to the tokens of the ``number`` segments (runs of
-    at most W tokens) whose rows have the largest logits. In a short context, they attend to all tokens. A
-    query has at most L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up to
-    rounding.
+    The context is divided into L segments, runs of at most W tokens. Each of the L rows of the packed context
+    summarizes a segment. Queries attend to all rows, and to the tokens of the ``number`` segments whose rows
+    have the largest logits. In a context of at most 64 tokens, they attend to all tokens. A query has at most
+    L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up to rounding.
 
     The queries q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows, and
     ``segments`` holds those of the tokens. The bias ``gate`` [H] is added to the logits of the tokens, and
-    ``diagonal`` is a bias toward keys near an expected position.
+    ``diagonal`` is a bias toward keys near an expected position. ``dropout`` is the dropout probability of
+    the attention weights; the returned weights are those before dropout.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -213,10 +214,10 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output [B, H, T, K] of look-up attention for a batch that may have short and long contexts.
 
-    The arguments are those of :func:`lookup_attention`. In a short context, queries attend to all tokens. If
-    these fill more than ``number`` segments, short and long contexts are computed separately, so that a short
-    context does not slow down the long ones. On a GPU or in a compiled or exported graph, the batch is not
-    split, because the number of short contexts is not known in advance.
+    The arguments are those of :func:`lookup_attention`. In a context of at most 64 tokens, queries attend to
+    all tokens. If these fill more than ``number`` segments, short and long contexts are computed separately,
+    so that a short context does not slow down the long ones. On a GPU or in a compiled or exported graph, the
+    batch is not split, because the number of short contexts is not known in advance.
     """
     if LOOKUP_FORMS.choose(segments, number) == "segments":
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
@@ -268,9 +269,9 @@ def _read_first_segments(
 
 
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
-    """Convert the weights of look-up attention to weights [B, H, T, L] of rows and [B, H, T, S] of tokens.
+    """Convert the weights of look-up attention to row weights [B, H, T, L] and token weights [B, H, T, S].
 
-    ``position`` [B, L, W] is the position of each token of each segment in the context, whose length is S.
+    ``position`` [B, L, W] is the position of each token of each segment in the context of S tokens.
     """
     B, H, T, N, W = looked_up.token_weights.shape
     read = (

@@ -34,7 +34,7 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
     """Group (query, segment) pairs by segment, so that attention is computed with batched matrix products.
 
-    ``segment`` [M, N] holds the indices of the N segments, out of R, that each of M queries attends to.
+    ``segment`` [M, N] holds the indices of the N of R segments that each of M queries attends to.
     """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
@@ -53,7 +53,7 @@ PAIR_FORMS = FormTable(
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products [M, N * W] of M queries [M, K] and the keys of the tokens they attend to.
+    """Compute the dot products of M queries [M, K] with the keys of the tokens they attend to, [M, N * W].
 
     ``pairs`` holds each query's N segments of W tokens, and ``keys`` [R, W, K] the keys of all segments.
     """
@@ -121,7 +121,7 @@ class Gathered(NamedTuple):
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot products [M, N * W] of queries x [M, K] with the keys of the tokens they attend to.
+        """Compute the dot products of queries x [M, K] with the keys of their tokens, [M, N * W].
 
         ``table`` [R, W, K] holds the keys of R segments of W tokens. Each query attends to N segments.
         """
@@ -135,7 +135,7 @@ class Gathered(NamedTuple):
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient [R, W, K] of the tokens: the sum of ``weight * x`` over a token's queries.
+        """Compute the gradient of the tokens, [R, W, K]: the sum of ``weight * x`` over a token's queries.
 
         ``weights`` [M, N * W] has one entry per query and token. x [M, K] holds queries or gradients.
         """
@@ -144,7 +144,7 @@ class Gathered(NamedTuple):
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather the vectors [M, N * W, K] of the tokens each query attends to from a table [R, W, K]."""
+        """Gather the vectors of the tokens each query attends to, [M, N * W, K], from a table [R, W, K]."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 

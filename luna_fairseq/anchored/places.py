@@ -45,11 +45,10 @@ def anchor_distances(
     num_heads: int = 1,
     place: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute the distances [B, H, L, S] from the centre of each text segment to each token, in float32.
+    """Compute the distances from the centre of each text segment to each token, [B, H, L, S], in float32.
 
     The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are
     multiples of the segment width. The centres differ between the H = ``num_heads`` heads.
-
     context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. ``place`` is the result of
     :func:`token_places_in_segments`, if it has already been computed.
     """
@@ -71,7 +70,7 @@ def beyond_nearest(distance: Tensor) -> Tensor:
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)``, which is added to attention logits.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits.
 
     ``strength`` is [H] for H heads, and ``distance`` is [B, H or 1, ...], with the heads in dimension 1.
     """
@@ -88,13 +87,13 @@ def limit_penalty(bias: Tensor) -> Tensor:
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the position [B, S] of each token's centre, counted in segment widths from the first token."""
+    """Return the position of each token's centre, [B, S], counted in segment widths from the first token."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the positions of the centres of all segments [B, L] and of all tokens [B, S].
+    """Return the positions of the centres of all segments, [B, L], and of all tokens, [B, S].
 
     Positions are in tokens from the start of the context, without the shift of the centres between heads.
     """
@@ -104,14 +103,14 @@ def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
 
 
 def move_padding_away(place: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Return ``place`` [B, N] of N keys with ``FAR_AWAY`` at padding, unless an example is all padding."""
+    """Return the key positions ``place`` [B, N], moved far away at padding if an example has any tokens."""
     if padding_mask is None:
         return place
     return place.masked_fill(padding_mask & ~padding_mask.all(dim=1, keepdim=True), FAR_AWAY)
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the index [B, S] of each token, the numbers [B] of tokens, and the numbers [B] of rows.
+    """Return the index of each token, [B, S], the numbers of tokens, [B], and the numbers of rows, [B].
 
     Padding is not counted, and the numbers are at least 1.
     """

@@ -35,12 +35,12 @@ class Layout(NamedTuple):
     order of the context. Batch size B.
 
     Attributes:
-        position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
-        padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, mask [B, L + S] of
-            the rows of P and the tokens, or None if nothing is padded.
-        segment: in a dense layout, segment index [B, L + S] of each key. A query attends to a key only if it
-            has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If None,
-            every query attends to all keys.
+        position: position of each token of each segment in the context, [B, L, W]. None in a dense layout.
+        padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, a mask [B, L + S],
+            True at padded rows of P and tokens, or None if nothing is padded.
+        segment: segment index of each key in a dense layout, [B, L + S]. A query attends to a key only if the
+            query has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If
+            None, every query attends to all keys.
         is_short: mask [B], True for short contexts, whose tokens fill the first segments. None in a dense
             layout, and if no context is short.
     """
@@ -83,7 +83,7 @@ class LayoutCall(NamedTuple):
     def may_have_short(self) -> bool:
         """Return True if a context has at most 64 tokens, or if this is unknown.
 
-        It is unknown while torch records a graph, because the values of the mask cannot be read then.
+        While torch captures a graph, it is unknown, because the values of the mask cannot be read.
         """
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
@@ -130,7 +130,7 @@ def find_layout(
     context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
     ``complete`` means that both are known to contain no padding. Each query chooses ``number`` segments. With
     ``for_export``, the layout is valid for all lengths, because an exported graph cannot branch on the
-    length. ``LAYOUT_FORMS`` lists the layouts and when each is selected.
+    length. ``LAYOUT_FORMS`` lists the layouts and the conditions under which each is selected.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
@@ -148,7 +148,7 @@ def find_layout(
 
 
 def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the segment index [B, L + S] of L rows and S tokens, -1 at rows and in short contexts."""
+    """Return the segment indices of L rows and S tokens, [B, L + S], -1 at rows and in short contexts."""
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     segment = segment.masked_fill(is_short_context(context_padding_mask)[:, None], -1)
     return torch.cat([segment.new_full(packed_padding_mask.shape, -1), segment], dim=1)
@@ -160,7 +160,7 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return the number of segments that a query attends to: ``number``, but at most the existing L.
+    """Return the number of segments that a query attends to: ``number``, but not more than L.
 
     With ``has_short``, these segments of W tokens must also have room for the 64 tokens of a short context.
     """
@@ -173,7 +173,7 @@ class Segments(NamedTuple):
     """Keys and values of the context tokens, arranged by segment as [B, H, L, W, K].
 
     The context is divided into L segments, runs of at most W tokens. ``padding_mask`` and ``is_short`` are
-    those of :class:`Layout`. ``place`` is the position [B, L, W] of each token's centre, in tokens from the
+    those of :class:`Layout`. ``place`` is the position of each token's centre, [B, L, W], in tokens from the
     start of the context.
     """
 
@@ -189,7 +189,7 @@ class Segments(NamedTuple):
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the index [B, S] of the segment to which each token belongs.
+    """Return the index of the segment to which each token belongs, [B, S].
 
     Token t of n belongs to segment ``(t + 1/2) L / n``, rounded down, of L segments.
     """
@@ -200,7 +200,7 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 def token_positions(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, in_order: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """For each segment, return the context positions [B, L, W] of its tokens, and a mask [B, L, W].
+    """Return the context positions of each segment's tokens, and a mask, both [B, L, W].
 
     The mask is True where a segment has no token. There are L rows in P, and W tokens in the longest segment.
     By default the tokens are divided evenly. In contexts where ``in_order`` [B] is True, they fill one
@@ -231,7 +231,7 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Arrange the numbers ``place`` [B, S], one per context token, by text segment as [B, L, W].
+    """Gather the value of ``place`` [B, S] for each of the W tokens of each of the L segments, [B, L, W].
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """
@@ -241,7 +241,7 @@ def arrange_places(place: Tensor, position: Tensor) -> Tensor:
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
     """Arrange keys and values [B, H, S, K] of S tokens by text segment, as ``layout`` determines.
 
-    If keys and values are the same tensor, so are the results.
+    If keys and values are the same tensor, the arranged keys and values are also the same tensor.
     """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)

@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Last, still unfinished sentence of each target document, to which the next decoded tokens belong.
+    """Unfinished last sentence of each target document. The next decoded tokens belong to this sentence.
 
     There are n hypotheses (candidate translations) for each of B sources.
 
     Attributes:
-        sentence: number [B * n] of complete sentences before the unfinished sentence.
-        beginning: index [B * n] of the first token of the unfinished sentence in its target.
+        sentence: number of complete sentences before the unfinished sentence, [B * n].
+        beginning: index of the first token of the unfinished sentence in the target document, [B * n].
     """
 
     sentence: Tensor
@@ -42,7 +42,7 @@ def number_within_sentences(
 
 
 def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
-    """Return the one-based number [B, S] of each source token's sentence, 0 at padding.
+    """Return the one-based sentence number of each source token, [B, S], 0 at padding.
 
     ``separator`` [B, S] is True at separators, each the last token of a sentence.
     """
@@ -51,10 +51,10 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens [B * n, T] that precede the source sentence with index ``sentence`` [B * n, T].
+    """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
 
     ``number`` [B, S] is the one-based sentence number of each source token. For an index beyond the last
-    sentence, the result is the number of all tokens.
+    sentence, the result is the number of all tokens. The result is [B * n, T].
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

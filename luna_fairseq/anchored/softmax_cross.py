@@ -1,6 +1,7 @@
 """Softmax attention to all source tokens, as an alternative to Luna's unpack attention.
 
-Shapes: batch size B, H heads of dimension K, T queries, S source tokens, L rows of P, width C.
+Shapes: batch size B, H heads of dimension K, T queries, S source tokens, L rows of the packed sequence P,
+width C.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -35,7 +36,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     Pack attention still updates the packed sequence P for the self-attention of the next layer.
 
     Args:
-        anchor_strength: initial strength gamma of the distance bias in pack attention (None: no bias).
+        anchor_strength: initial strength gamma of the distance bias in pack attention. None for no bias.
         diagonal: add a bias toward source tokens near an expected position. Requires ``anchor_strength``.
         packs: update P. False in the last layer, whose packed context is unused.
     """
@@ -93,9 +94,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Scale and mask the cached keys and compute their positions once, for decoding on a CPU.
+        """Precompute the scaled, masked keys and their positions, for decoding on a CPU.
 
-        On a GPU and while torch records a graph, ``memory`` is returned unchanged.
+        On a GPU, or while torch traces or compiles a graph, ``memory`` is returned unchanged.
         """
         if not is_eager_on_cpu(memory.key):
             return memory
@@ -133,7 +134,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute softmax attention of queries q [B, H, T, K] to all source tokens.
 
-        Return the output [B, H, T, K] and the weights, or None in their place if ``need_weights`` is False.
+        Return the output [B, H, T, K] and the weights. The weights are None if ``need_weights`` is False.
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
@@ -148,9 +149,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return output, ReadWeights(None, weights)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters. If this module has no pack attention, ignore its parameters in the checkpoint.
+        """Load the parameters. Without pack attention, ignore such parameters in the checkpoint.
 
-        The checkpoint has them if later layers were pruned, so that an inner layer is now the last.
+        They occur if later layers were pruned, so that a former inner layer is now the last.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

@@ -24,7 +24,7 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 class LearnedStrength(nn.Module):
     """Learned positive factor gamma per head, by which a bias of attention logits multiplies a distance.
 
-    It is computed as softplus(start + change), where ``change`` is learned.
+    Gamma is computed as softplus(start + change), where ``change`` is learned.
     """
 
     def __init__(self, strengths: Sequence[float]):

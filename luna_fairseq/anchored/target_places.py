@@ -1,4 +1,4 @@
-"""Positions of target tokens for a diagonal prior, within the target or within its sentences."""
+"""Target token positions, in the target or in its sentences, for a diagonal prior (diagonal.py)."""
 
 from typing import Optional, Tuple
 
@@ -21,9 +21,9 @@ def target_places(
     and ``source`` [B, S] the source token ids. ``separators`` is the pair of ids, in source and target, of
     the token between the sentences of a document. It is None if texts are single sentences.
 
-    The first result is the zero-based index [B * n, T] in the target, not counting padding. With
-    ``separators``, the index restarts at each separator. The second result is then the number [B * n, T] of
-    source tokens before the aligned source sentence, otherwise None.
+    Return two values. The first is the zero-based index in the target, [B * n, T], without padding. With
+    ``separators``, the index restarts at each separator. The second value is the number of source tokens
+    before the aligned source sentence, [B * n, T], or None without ``separators``.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

@@ -31,11 +31,11 @@ class Window(NamedTuple):
     middle. These are its L + N * W keys, rows first. Batch size B.
 
     Attributes:
-        position: position [B, L, W] in the context of each token of each segment.
-        place: index [B, S] of each context token, i * W + j for token j of segment i.
-        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, in units of the segment width.
-        masked: mask [B, 1, L, 1, L + N * W] of the keys, True at padded rows and missing tokens.
-        number: number N of segments in a window, odd.
+        position: position of each token of each segment in the context, [B, L, W].
+        place: index of each context token, [B, S]: i * W + j for token j of segment i.
+        distance: distance of each token from its keys, [B, 1, L, W, L + N * W], in segment widths.
+        masked: mask [B, 1, L, 1, L + N * W], True at keys that are padded rows or missing tokens.
+        number: number N of segments in a window, an odd number.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
     """
 
@@ -100,7 +100,7 @@ def find_window(
 
     context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding of the context and of P.
     ``complete`` means that both are known to contain no padding. A window has ``number`` segments, with the
-    token's own in the middle.
+    token's own segment in the middle.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -122,9 +122,10 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each of L segments of W values x [..., L, W] with its neighbours, as [..., L, number * W].
+    """Concatenate the W values of each of L segments, x [..., L, W], with those of neighbouring segments.
 
-    A window has ``number`` segments (odd). Neighbours that do not exist are filled with ``fill``.
+    ``number`` is the window size in segments, an odd number, with the segment itself in the middle. ``fill``
+    stands for neighbours beyond the first or last segment. Returns a tensor [..., L, number * W].
     """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
@@ -183,12 +184,12 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate keys or values [B, H, L, W, K] with N - 1 neighbouring segments, as [B, H, L, N * W, K]."""
+    """Concatenate keys or values [B, H, L, W, K] with those of N - 1 neighbours: [B, H, L, N * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
-    """Convert the weights of window attention to weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
+    """Convert the weights of window attention to row weights [B, H, S, L] and token weights [B, H, S, S].
 
     ``weights`` [B, H, L, W, L + N * W] come from :func:`window_attention`. Entry [:, :, i, j] has the weights
     of token j in segment i.

@@ -6,7 +6,7 @@ variants are measured, such as a sequence length.
 
 To add a variant, add an entry to ``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS`` or
 ``apollo.OPTIMIZERS``. If ``peer=True``, the table gets a column with the speedup of each variant over the new
-variant. If ``optional=True``, the variant is measured only if ``--with`` names it. To add a task, write a
+variant. If ``optional=True``, the variant is measured only if ``--with`` selects it. To add a task, write a
 subclass of :class:`~.task.Task` and add it to ``__main__.TASKS``.
 
 - ``task.py`` selects the variants and compares their results with a reference.

@@ -1,8 +1,8 @@
 """Benchmarks ``causal`` and ``attention``: Luna's attention variants against softmax attention.
 
 The inputs are queries, keys and values that are already projected and split into heads, so projections are
-not measured. Luna packs them into a short sequence P of L rows (pack attention). Every query then attends to
-P (unpack attention).
+not measured. Luna packs the keys and values into a short sequence P of L rows (pack attention). Every query
+then attends to P (unpack attention).
 
 The inputs are keyed by name: "q", "k" and "v" [B, H, T, K] for batch size B, H heads, T tokens and head width
 K; "pack_q" [B, H, L, K], the queries of pack attention; and optionally "mask" [B, T], True at padding.
@@ -52,10 +52,10 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with the implementation "naive", "chunk" or "triton".
 
-    The tensors x are keyed by name. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
-    [B, H, T, K] are the queries and keys of pack attention. Three tensors are optional: "v" (default: the
-    keys), "rows" [B, L], True at masked rows of P, and "positions" [B, T], True at padding. With ``decay``,
-    earlier tokens are gradually forgotten, at the rates of a newly initialized model.
+    The tensors in ``x`` are keyed by name. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
+    [B, H, T, K] are the queries and keys of pack attention. Optional tensors are "v" (default: the keys),
+    "rows" [B, L], True at masked rows of P, and "positions" [B, T], True at padding. With ``decay``, earlier
+    tokens are gradually forgotten, at the rates of a newly initialized model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -164,7 +164,7 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run attention forward and backward. Return "output" and each "gradient of NAME", None if unused."""
+    """Run attention forward and backward. Return "output" and "gradient of NAME", None for unused inputs."""
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
@@ -193,9 +193,9 @@ class AttentionTask(Task):
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random tensors [B, H, length, K], given their lengths, keyed by name.
+        """Create random tensors [B, H, length, K], keyed by name, from the keyword arguments NAME=length.
 
-        They are laid out in memory like a model's projections. All except "gradient" require a gradient.
+        Their memory layout is that of a model's projections. All except "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -208,7 +208,7 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for all implementations, and the gradient of the output, named "gradient"."""
+        """Create random inputs for all implementations, and "gradient", the gradient of the output."""
         raise NotImplementedError
 
     def longest_naive(self) -> int:
@@ -229,8 +229,8 @@ class AttentionTask(Task):
     def check(self, variant: Variant) -> float:
         """Return the largest error against a float64 reference, divided by the tolerance.
 
-        A length of 7 is checked too. Beyond ``--max-naive-length``, only the last head of the last text is
-        compared.
+        In addition to ``--lengths``, a length of 7 is checked. Beyond ``--max-naive-length``, only the last
+        head of the last text is compared.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(
@@ -315,7 +315,7 @@ class PackAndUnpack(AttentionTask):
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for :func:`anchored_attention`. Other implementations use a subset of them."""
+        """Create random inputs for :func:`anchored_attention`. Other implementations use a subset."""
         L, T, H = case["l"], case["T"], self.args.heads
         x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)
         x["strength"] = torch.full_like(x["gradient"][:1, :, :1, :1], 4.0).requires_grad_()

@@ -16,7 +16,7 @@ CHECKED_LENGTH = 9
 
 
 class Decode(ModelTask):
-    """Benchmark (``decode``) of beam search with translation models on random sentences."""
+    """Benchmark "decode": beam search with translation models on random sentences."""
 
     notes = """Measure beam search with Luna beside fairseq's Transformer.
 
@@ -73,9 +73,9 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Return the error of the logits of decoding steps, divided by the tolerance.
+        """Return the error of the logits in step-by-step decoding, divided by the tolerance.
 
-        The error is the relative RMS of their difference from the logits of a full forward pass.
+        The error is the relative RMS of the difference from the logits of a full forward pass.
         """
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
@@ -92,10 +92,9 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Translate a batch to measure the time, and discard the translations.
+    """Translate a batch and discard the translations, so that the time can be measured.
 
-    The benchmark fixes the length of the translations. Raises InputError if a translation and its source
-    differ in length.
+    Raises InputError if a translation is not as long as its source, as the benchmark requires.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

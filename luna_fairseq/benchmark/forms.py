@@ -1,4 +1,4 @@
-"""Option ``--force`` of the benchmark: use the same implementation of an operation wherever possible."""
+"""Option ``--force`` of the benchmark: use a given implementation of an operation wherever possible."""
 
 import importlib.util
 from contextlib import ExitStack, contextmanager
@@ -35,9 +35,9 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 
 @contextmanager
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
-    """Context manager that forces the given implementations. Each of ``names`` is OPERATION=IMPLEMENTATION.
+    """Context manager that forces implementations, given as names OPERATION=IMPLEMENTATION.
 
-    It yields a dictionary that maps each operation to the names of the implementations that ran.
+    Yields a dictionary that maps each operation to the names of the implementations that ran.
     """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:

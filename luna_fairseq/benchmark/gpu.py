@@ -182,8 +182,7 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
 def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
     """Run a benchmark command in a separate process, for at most ``limit`` seconds.
 
-    Return its JSON output (empty if it wrote none), and an error message, which is "" if the command
-    succeeded.
+    Return its JSON output, or {} if it wrote none, and an error message, or "" if the command succeeded.
     """
     environment = dict(os.environ)
     if "cpu" in command:
@@ -213,7 +212,7 @@ def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
     """Format the :func:`run_part` results of all commands, keyed by name, as the lines of gpu.md.
 
-    The page lists the environment, the errors, the comparisons in ``HEADLINES``, and a table per command.
+    The lines list the environment, the errors, the comparisons in ``HEADLINES``, and a table per command.
     """
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())

@@ -85,9 +85,9 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 
 @contextmanager
 def absorb_projections_everywhere() -> Iterator[None]:
-    """Context manager in which Luna projects its short sequence P instead of the tokens.
+    """Context manager in which Luna projects its packed sequence P instead of the tokens.
 
-    Outside the context, Luna does this only for long sentences.
+    Outside the context, Luna does so only for long sentences, where this is faster.
     """
     with force_forms(("pack=absorbed", "unpack=absorbed", "pack-weights=absorbed")):
         yield
@@ -109,11 +109,11 @@ class ModelVariant:
 
     Attributes:
         architectures: value of fairseq's ``--arch``, keyed by task ("translate", "decode", "masked_lm" or
-            "classify"). Other tasks skip the model.
+            "classify"). The model is skipped in other tasks.
         options: model options, keyed by name, in addition to the model sizes.
         change: function that modifies the model after it is built.
         peer: True to print the speedup of every model over this one.
-        optional: True to measure the model only if ``--with`` names it.
+        optional: True to measure the model only if ``--with`` selects it.
         dtype: data type of the model. "" selects ``--dtype``.
     """
 
@@ -125,7 +125,7 @@ class ModelVariant:
     dtype: str = ""
 
     def reference(self) -> "ModelVariant":
-        """Return this model with naive attention, as a reference for its results."""
+        """Return this model with naive attention, whose results serve as a reference."""
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -133,18 +133,19 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Return the description of a Luna model to measure, with the model ``options``.
+    """Return a benchmark variant: Luna models with the given model ``options``.
 
-    If ``change`` or ``options`` are given, the model is measured only if ``--with`` names it.
+    If ``change`` or ``options`` are given, the models are measured only if ``--with`` selects them.
     """
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Return the description of a Transformer with an efficient attention mechanism, such as "linformer".
+    """Return a benchmark variant: Transformers with an efficient attention mechanism, such as "linformer".
 
-    It is measured only if ``--with`` names it. It also translates if the mechanism has all of ``FORMS``.
+    The variant is benchmarked only if ``--with`` selects it. It includes a translation model if the mechanism
+    has a bidirectional, a causal and a cross-attention form (``FORMS``).
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -192,7 +193,7 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class for benchmarks that run complete models. All models of a benchmark have the same size.
+    """Base class of benchmarks that run complete models. All models of a benchmark have the same size.
 
     Attributes:
         task: type of model to build: "translate", "decode", "masked_lm" or "classify".

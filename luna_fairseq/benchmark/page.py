@@ -70,8 +70,8 @@ def write_json(path: Path, values: Dict[str, Any]) -> None:
 def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
     """Format measurements as a Markdown table with times, speeds and extra memory.
 
-    ``rate`` is the unit of an additional column with the throughput, "tokens" or "sentences", or "" for no
-    column. For each implementation in ``peers``, a column shows the speedup of every implementation over it.
+    ``rate`` is the unit of the throughput column, "tokens" or "sentences", or "" for no such column. For each
+    implementation in ``peers``, a column shows the speedup of every implementation over it.
     """
     rows = []
     for record in records:
@@ -146,7 +146,7 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
     """Return the time and the memory of a measurement, keyed by their axis labels in the plot.
 
-    The time is that of one token or sentence (``rate`` is "tokens" or "sentences"), or of the whole job ("").
+    If ``rate`` is "tokens" or "sentences", the time is that of one token or sentence, otherwise of the job.
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.
@@ -156,9 +156,10 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 
 
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """Draw a curve of the quantity ``label`` over the sequence length for each implementation.
+    """Plot the quantity ``label`` against the sequence length, with one curve per implementation.
 
-    ``ax`` are matplotlib axes. If the measurements have no length, draw one point for each.
+    ``ax`` is a matplotlib Axes object. If the records have no sequence length, draw one point per
+    implementation.
     """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]

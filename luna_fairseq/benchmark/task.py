@@ -47,13 +47,13 @@ class Variant:
 
     Attributes:
         make: function or class that implements the variant. Its arguments depend on the task.
-        equals: name of the variant that computes the reference results, or "".
+        equals: name of the variant that computes the reference results. "" if there is none.
         limited: True if memory is quadratic in the sequence length. Such variants are only measured up to
             ``--max-naive-length``.
         skip_reason: function ``(args, case)`` that returns why the variant cannot run in a case, or "" if it
             can.
         peer: True to print the speedup of every variant over this one.
-        optional: True to measure the variant only if ``--with`` names it.
+        optional: True to measure the variant only if ``--with`` selects it.
     """
 
     make: Callable[..., Any]
@@ -99,7 +99,10 @@ class Task:
         raise NotImplementedError
 
     def skip_reason(self, variant: Any, case: Case) -> str:
-        """Return why an implementation cannot run in a setting, such as "torch 1.13.1 has no ...", or ""."""
+        """Return why an implementation cannot run in a setting, such as "torch 1.13.1 has no ...".
+
+        Return "" if the implementation can run.
+        """
         return variant.skip_reason(self.args, case)
 
     def check(self, variant: Any) -> float:
@@ -121,7 +124,7 @@ class Task:
 
 @dataclass
 class Section:
-    """Results of one benchmark: a section of the printed page and of the JSON file.
+    """Results of one benchmark: a section of the printed output and of the JSON file.
 
     A variant is one implementation that is measured. A case is a setting, such as a sequence length.
 
@@ -176,9 +179,9 @@ class Section:
 def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
     """Check the results of all implementations ("variants") of a task, and list the jobs to measure.
 
-    Return pairs of a setting and a dictionary that maps the name of each variant to a function that prepares
-    its job. Variants with wrong results are omitted, and listed in ``section.failed``. The fields ``notes``,
-    ``checks`` and ``peers`` of ``section`` are filled in too.
+    Return pairs (setting, jobs). ``jobs`` maps the name of each variant to a function that prepares its job.
+    Variants with wrong results are omitted, and listed in ``section.failed``. The fields ``notes``,
+    ``checks`` and ``peers`` of ``section`` are set too.
     """
     variants = select(task.variants(), task.args.with_, task.args.without)
     # Names of the variants skipped in some cases, keyed by reason. A dictionary preserves their order.
@@ -221,8 +224,8 @@ def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[s
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
     """Raise InputError unless two tensors are equal up to rounding. Return the error over the tolerance.
 
-    The error is the RMS of the difference, divided by the RMS of the expected values unless these are zero up
-    to rounding. ``what`` begins the error message, such as "its output differs from the naive one".
+    The error is the RMS of the difference, divided by the RMS of the expected values (if not zero up to
+    rounding). ``what`` begins the error message, such as "its output differs from the naive one".
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()

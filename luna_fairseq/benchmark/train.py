@@ -27,7 +27,7 @@ TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classi
 
 
 class Train(ModelTask):
-    """Benchmark (``train``) of forward pass, loss and backward pass of complete models on random tokens."""
+    """Benchmark "train": forward pass, loss and backward pass of complete models on random tokens."""
 
     notes = """Measure a training step of Luna beside fairseq's Transformer or RoBERTa.
 
@@ -70,7 +70,8 @@ class Train(ModelTask):
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
         """Create a random batch, and return a function that computes the model's loss on it as fairseq does.
 
-        ``lengths`` are the numbers of tokens in the sentences, without padding. If empty, nothing is padded.
+        ``lengths`` are the numbers of tokens in the sentences, before the padding. If empty, nothing is
+        padded.
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
@@ -107,11 +108,11 @@ class Train(ModelTask):
         return partial(step, model, self.prepare_loss(model, BatchSize(**case)))
 
     def check(self, variant: ModelVariant) -> float:
-        """Compare a model's loss and gradients with a reference, which computes explicit attention weights.
+        """Compare a model's loss and gradients with those computed with explicit attention weights.
 
         For long sentences, Luna projects its short packed sequence P instead of the tokens. The sentences in
-        this check are short, so the check is repeated with this optimization enabled. Return the largest
-        error / tolerance.
+        this check are too short for this optimization. The check is therefore repeated with the optimization
+        forced. Return the largest ratio of an error to its tolerance.
         """
         actual = [self.loss_and_gradients(variant)]
         with absorb_projections_everywhere():
@@ -125,7 +126,10 @@ class Train(ModelTask):
         return max(error for form in actual for error in map(require_equal, messages, form, expected))
 
     def loss_and_gradients(self, variant: ModelVariant) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Compute the loss and all gradients, as one vector, of a padded batch in float32 without dropout."""
+        """Compute the loss of a padded batch, and its gradients, flattened and concatenated into one vector.
+
+        The model computes in float32 and without dropout.
+        """
         batch = BatchSize(len(CHECKED), CHECKED[0])
         model = self.make_model(variant, batch.T, dropout=0.0).float()
         torch.manual_seed(self.args.seed)
@@ -136,7 +140,7 @@ class Train(ModelTask):
 
 
 class LongRangeArena(Train):
-    """Benchmark (``lra``) of a training step on the Text task of Long Range Arena.
+    """Benchmark "lra": a training step on the Text task of Long Range Arena.
 
     The sequence lengths follow Table 2 of the Luna paper: 1, 2, 3 and 4 thousand bytes.
     """

@@ -1,1 +1,1 @@
-"""Checks of options and checkpoints that run before any work is done. They do not modify fairseq."""
+"""Checks of options and checkpoints, which run before any work is done and do not modify fairseq."""

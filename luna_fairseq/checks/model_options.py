@@ -61,7 +61,7 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace options that are None with the value of another option, if their fields' metadata name one.
+    """Replace options that are None with the value of the option named in their field's metadata, in place.
 
     For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
     """
@@ -73,12 +73,12 @@ def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Apply overrides to a loaded checkpoint's configuration, and add options that it lacks, in place.
+    """Apply overrides to a loaded checkpoint's configuration, and add missing options, in place.
 
-    An option that is newer than the checkpoint gets its default from the model's dataclass. Without this
-    function, fairseq would use the architecture's preset, although it may have changed since training. If
-    ``eval_bleu_args`` or ``eval_bleu_detok_args`` of an old checkpoint is None, it becomes "{}". Files of
-    pretrained vectors (``--encoder-embed-path``) are removed, because the checkpoint contains the vectors.
+    An option that is newer than the checkpoint is set to the default in the model's dataclass. fairseq itself
+    would use the architecture's preset, which may have changed since training. If ``eval_bleu_args`` or
+    ``eval_bleu_detok_args`` of an old checkpoint is None, it becomes "{}". Files of pretrained vectors
+    (``--encoder-embed-path``) are removed, because the checkpoint contains the vectors.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -125,7 +125,7 @@ def fixed_options(model: str) -> List[str]:
 def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
     """Return the options of a model whose metadata contain ``mark``, with the aliases of each flag.
 
-    For a model of another package, these are the marked options with the same names in this package's models.
+    Models of another package have no metadata. For them, return the marked options of this package's models.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
@@ -148,9 +148,8 @@ def _our_dataclasses() -> List[Any]:
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
     """Return the options that differ between two models and affect the output of the same weights.
 
-    Each is a tuple (name, first value, second value). Models of different classes differ in "arch" only. An
-    option that only one model has is ignored, because newer code has added it with a default that changes no
-    output.
+    Each option is a tuple (name, first value, second value). Models of different classes differ in "arch"
+    only. Options of only one model are ignored: newer code added them, with defaults that change no output.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:

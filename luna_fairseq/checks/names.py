@@ -42,9 +42,8 @@ def check_overrides(
 ) -> None:
     """Raise InputError for an override of an option that a checkpoint's configuration does not have.
 
-    ``overrides`` maps option names to new values, and ``trained`` is the configuration of the checkpoint. The
-    message names ``where``, the option or function that got the overrides. Names in ``allowed`` are allowed
-    too.
+    ``overrides`` maps option names to new values, and ``trained`` is the checkpoint's configuration. Names in
+    ``allowed`` are accepted too. The message names ``where``, the option or function with the overrides.
     """
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:
@@ -59,7 +58,7 @@ def check_overrides(
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return text that suggests a similar known name, to append to an error message, or "".
+    """Return text to append to an error message, which suggests a similar known name; "" if there is none.
 
     Example:
         >>> suggest_name("encoder_layer", ["encoder_layers", "decoder_layers"])

@@ -24,7 +24,7 @@ Faults = Iterator[str]
 
 
 class ParsedOptions:
-    """Exposes the options of a command as attributes. Options that the command does not have are None.
+    """Options of a command as attributes. Options that the command does not have are None.
 
     An attribute access raises AttributeError if neither fairseq nor this package declares such an option.
 
@@ -142,8 +142,8 @@ def check_shortlist(options: ParsedOptions) -> Faults:
 def check_widths(options: ParsedOptions) -> Faults:
     """Yield an error if the input, inner and output widths of the decoder are incompatible.
 
-    Shared input and output embeddings must have the same width. ``--quant-noise-pq`` supports only embeddings
-    that are as wide as the layers.
+    Shared input and output embeddings must have the same width. With ``--quant-noise-pq``, embeddings must be
+    as wide as the layers.
     """
     inner = options.decoder_embed_dim
     # Only language models can have embeddings whose width differs from that of their layers.
@@ -222,8 +222,8 @@ def check_prompts(options: ParsedOptions) -> Faults:
 def check_divided_text(options: ParsedOptions) -> Faults:
     """Yield an error if fairseq-eval-lm would score only a part of the text.
 
-    With several processes, it prints only the score of the first process. ``--task streaming_lm`` must read
-    the text as a whole.
+    With several processes, fairseq-eval-lm prints only the score of the first. ``--task streaming_lm`` must
+    read the text as a whole.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

@@ -110,7 +110,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise InputError if a checkpoint was trained for other languages than those of the task.
 
-    ``stored`` and ``ours`` are the settings of the training and of the task. Unknown languages pass.
+    ``stored`` and ``ours`` are the settings of the training and of the task. Unknown languages are accepted.
     """
     known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if all(stored[name] == ours[name] for name in known):
@@ -126,9 +126,9 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a checkpoint was trained with other model options, apart from dropout and the like.
+    """Raise InputError if a checkpoint was trained with other fixed model options (not dropout and the like).
 
-    The message names the checkpoint ``path``. ``stored`` and ``ours`` are its and this run's model options.
+    ``stored`` and ``ours`` are the model options of the checkpoint ``path`` and of this run.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -139,7 +139,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe how the model options of a checkpoint (``stored``) and a run (``ours``) differ, or ""."""
+    """Describe how a checkpoint's model options (``stored``) and a run's (``ours``) differ; "" if equal."""
     found = find_differences(stored, ours)
     if not found:
         return ""
@@ -148,7 +148,7 @@ def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[st
 
 
 def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
-    """Format options as command-line options, with "no" before a disabled one.
+    """Format model options as command-line options, with "no" before a disabled option.
 
     Example:
         >>> _format_options([("untie_luna_kv", True), ("causal_decay", False), ("encoder_layers", 6)])
@@ -165,7 +165,7 @@ def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
 
 
 def has_known_task(identity: Mapping[str, Any]) -> bool:
-    """Return True if a checkpoint's task is one whose dictionaries must not change after training.
+    """Return True if the task in a checkpoint's ``identity`` is supported by the checks in this module.
 
     Example:
         >>> has_known_task({"task": "translation"}), has_known_task({"task": "somebody_elses_task"})
@@ -188,9 +188,9 @@ def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str
 
 
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
-    """Set the languages in a loaded checkpoint's configuration, because fairseq may have left them empty.
+    """Write the languages into a loaded checkpoint's configuration, because fairseq may have left them empty.
 
-    ``languages`` override those of the training. Raises InputError if they contradict each other.
+    ``languages`` override those of the training. Raises InputError if the two contradict each other.
     """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
@@ -264,8 +264,8 @@ def check_fingerprints(
 ) -> None:
     """Raise InputError if the dictionaries of the data differ from those of a checkpoint's training.
 
-    ``stored`` and ``ours`` are the fingerprints of both, keyed by name. Unknown fingerprints (None) cause a
-    warning. Dictionaries in ``may_differ`` are not compared.
+    ``stored`` and ``ours`` are the fingerprints of the training and of the data, keyed by dictionary name. If
+    ``stored`` is None, only a warning is logged. Dictionaries in ``may_differ`` are not compared.
     """
     if stored is None:
         logger.warning(

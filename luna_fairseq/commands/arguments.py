@@ -62,7 +62,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a command-line argument to a folder. A name that fairseq would split or expand is an error."""
+    """Convert a command-line argument to a path. Reject names that fairseq would split or expand."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"
@@ -102,7 +102,7 @@ class CommandParser(argparse.ArgumentParser):
     Args:
         program: name of the command.
         doc: docstring of the command's module; see :func:`describe_command`.
-        example: command line at the end of ``--help`` (default: none).
+        example: command line at the end of ``--help``.
         **options: other arguments of :class:`argparse.ArgumentParser`.
     """
 

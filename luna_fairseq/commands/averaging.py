@@ -67,7 +67,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 
 
 def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Load a fairseq checkpoint, and remove its optimizer state and its moving averages.
+    """Load a fairseq checkpoint, without its optimizer state and moving averages.
 
     With ``ema``, the moving averages replace the weights.
     """
@@ -109,7 +109,10 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the seed and the checkpoint folder of a run, to tell runs without a stored name apart."""
+    """Return the seed and the checkpoint folder of the run that wrote a checkpoint with contents ``state``.
+
+    They distinguish runs whose checkpoints do not store a random name of the run.
+    """
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
     common, checkpoint = (plain_options(groups.get(name) or flat) for name in ("common", "checkpoint"))

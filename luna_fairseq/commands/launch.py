@@ -1,4 +1,4 @@
-"""Adaptation of a training recipe to a machine: number of GPUs, batch size, and numerical precision."""
+"""Adaptation of a recipe (YAML file of fairseq-train options) to a machine: GPUs, batch size, precision."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
 
 
 def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
-    """Return the largest batch size per GPU with which the recipe's total batch size can be reached.
+    """Return the largest batch size per GPU, at most ``per_gpu``, that gives the recipe's total batch size.
 
-    ``per_gpu`` is the upper limit of the result. A batch size in tokens is rounded down.
+    A batch size in tokens is rounded down.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":
@@ -131,7 +131,7 @@ def _choose_precision(
 
 
 def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
-    """Parse the user's fairseq-train options for batch size, bf16 or fp16, and checkpoint folder."""
+    """Parse the user's fairseq-train options for batch size, GPUs, precision and checkpoint folder."""
     # The usage of this parser is not shown, because it differs from that of the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--max-tokens", type=positive)

@@ -65,12 +65,12 @@ def run_logged(
     """Run a command with its output in a log file.
 
     If this process receives a stop signal, it forwards the signal and waits, so that the command can save its
-    work. If this process is killed, the command stops as well on Linux.
+    work. If this process is killed on Linux, the command is stopped as well.
 
     Args:
         command: program and its arguments.
         log: file for standard output and standard error.
-        shown: lines of standard output that contain one of these texts are also printed.
+        shown: texts. Lines of standard output that contain one of these texts are also printed.
         output: file for standard output (default: the log file).
         empty_log: empty the log file first, rather than append to it.
         watch: function that is called with each line of standard output.

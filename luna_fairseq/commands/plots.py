@@ -1,4 +1,4 @@
-"""Plots, drawn and saved with matplotlib, an optional requirement."""
+"""Helpers that create and save plots with matplotlib, an optional requirement."""
 
 import logging
 from pathlib import Path

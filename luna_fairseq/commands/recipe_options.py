@@ -103,7 +103,7 @@ def _unknown_name_error(
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int:
-    """Return the line number in a YAML file at which a nested key is set."""
+    """Return the line of a nested key in a YAML file, given its path ``keys``. Missing keys are skipped."""
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

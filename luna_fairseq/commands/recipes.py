@@ -39,13 +39,14 @@ class Recipe:
     """Recipe whose options have been read and checked.
 
     Attributes:
-        name: name as FAMILY/NAME, such as "lra/listops", or the path to a file outside the package.
+        name: FAMILY/NAME, such as "lra/listops", or the path to a file outside the package.
         path: file of the recipe.
         base: family file, or None if the recipe has no family.
         heading: lines of the comment at the top of the file.
         settings: option values, nested by group, including those of the family.
         gpus: number of GPUs for which the batch size is stated.
-        left_out: options of components that the user has replaced, such as "--warmup-init-lr".
+        left_out: names of the recipe's options that were removed, because the user has replaced their
+            component, such as "--warmup-init-lr".
     """
 
     name: str
@@ -57,9 +58,9 @@ class Recipe:
     left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
-        """Return the recipe as arguments of fairseq-train, without DATA and ``--user-dir``.
+        """Return the recipe as command-line words for fairseq-train, without DATA and ``--user-dir``.
 
-        The options named in ``without``, as in the YAML file ("update_freq"), are omitted too.
+        Options whose names in the YAML file are in ``without``, such as "update_freq", are omitted too.
         """
         words: List[str] = []
         for group, settings in self.settings.items():
@@ -88,14 +89,14 @@ def list_recipes() -> List[str]:
 
 
 def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = ()) -> Recipe:
-    """Read a recipe, and check that fairseq knows all of its options.
+    """Read a recipe, a YAML file of fairseq-train options, and check that fairseq knows all options.
 
     Args:
         name: FAMILY/NAME, or NAME alone if only one family has a recipe with this name, or the path to a YAML
             file.
-        family: family in which NAME alone is looked up first (default: None).
-        given: options of fairseq-train that override the recipe. If they select another component, such as
-            ``--lr-scheduler fixed``, the recipe's options of the replaced component are left out.
+        family: family in which NAME alone is looked up first.
+        given: command-line words with options that override the recipe. If they select another component,
+            such as ``--lr-scheduler fixed``, the recipe's options of the replaced component are left out.
 
     Returns:
         The checked recipe.
@@ -137,10 +138,10 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
 
 
 def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
-    """Remove the options of replaced components from a recipe, and return the names of these options.
+    """Remove the options of replaced components from ``settings``, and return the names of these options.
 
-    ``given`` holds the user's options of fairseq-train. For example, ``--lr-scheduler fixed`` replaces the
-    recipe's scheduler, so the options of that scheduler are removed from ``settings``.
+    ``given`` holds the user's command-line words. For example, ``--lr-scheduler fixed`` replaces the recipe's
+    scheduler, so the options of that scheduler are removed.
     """
     from luna_fairseq.commands.recipe_options import replaced_options
 
@@ -181,16 +182,13 @@ def find_recipe(name: str, family: Optional[str] = None) -> Path:
 
 
 def read_heading(path: Path) -> List[str]:
-    """Return the lines of the comment at the top of a recipe's file, without directives for hydra."""
+    """Return the comment lines at the top of a recipe's file, without hydra's "# @package" directives."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return [line[1:].strip() for line in lines if not line.startswith("# @package")]
 
 
 def _read_gpu_count(path: Path, heading: List[str]) -> int:
-    """Return the number of GPUs for which a recipe states its batch size.
-
-    It is N in the line "Batch: N GPUs x ..." of the file's heading, or 1 without such a line.
-    """
+    """Return N from the line "Batch: N GPUs x ..." in a recipe's heading, or 1 without such a line."""
     for line in heading:
         if line.startswith("Batch:"):
             match = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
@@ -201,10 +199,7 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
 
 
 def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option as arguments: ("--lr", 0.1) gives "--lr" and "0.1".
-
-    An option that is False is omitted.
-    """
+    """Yield an option as command-line words: ("--lr", 0.1) gives "--lr" and "0.1"; False gives nothing."""
     # False is the default of every flag.
     if value is None or value is False:
         return

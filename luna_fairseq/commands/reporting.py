@@ -1,4 +1,4 @@
-"""Entry points of commands. They report user errors in one line."""
+"""Entry points of commands, which report user errors in one line."""
 
 from __future__ import annotations
 
@@ -68,26 +68,24 @@ def console_script(
     hides_log: bool = False,
     takes_words: bool = False,
 ) -> Callable[..., int]:
-    """Build the entry point ``main`` of a command.
-
-    It parses the command line, calls ``work`` with the result, and reports user errors in one line.
+    """Build the entry point ``main`` of a command, which parses the command line and calls ``work``.
 
     Args:
         program: name of the command.
         build_parser: function that builds the command-line parser.
         work: function that does the work. It raises InputError for bad input.
         path_argument: name of a parsed option that holds a path. If a disk is full, the error message names
-            this path (default: none).
+            this path.
         passes_on: names of options that the user must not give after ``--``. With a list, even an empty one,
             the command accepts options of a fairseq command after ``--`` and passes them to ``work`` as a
-            second argument (default: None, ``--`` is not accepted).
+            second argument. With None, ``--`` is not accepted.
         hides_log: hide fairseq's log messages and warnings (default: False).
         takes_words: call ``work`` with the unparsed command-line arguments. The parser then serves ``--help``
             only (default: False).
 
     Returns:
-        Function ``main(argv=None)``. It returns the exit status: 0, or 1 after an error. Without ``argv``, it
-        reads the arguments of the process.
+        Function ``main(argv=None)`` that reports user errors in one line, and returns the exit status: 0, or
+        1 after an error. Without ``argv``, it reads the arguments of the process.
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:

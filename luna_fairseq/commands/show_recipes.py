@@ -65,7 +65,7 @@ def _show(name: str, user_options: List[str]) -> None:
 
 
 def _format_command(words: List[str]) -> str:
-    """Format a command for pasting into a shell, with a line break before each option."""
+    """Format command-line words for pasting into a shell, with a line break before each option."""
     lines = [""]
     for word in words:
         if word.startswith("--") or ("=" in word and lines[-1]):

@@ -44,11 +44,11 @@ def build_parser() -> CommandParser:
 
 
 def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
-    """Check a recipe and its data, and return the fairseq-train command that trains the recipe.
+    """Check a recipe and its data, print the batch size and precision, and return the fairseq-train command.
 
-    An explanation of the batch size and the precision is printed. ``words`` are the arguments of luna-train.
-    With ``should_record``, the options and data of a new run are recorded in its folder. A resumed run must
-    match the record. Error messages call the folder ``option``.
+    ``words`` are the command-line words of luna-train: recipe, data and options. With ``should_record``, the
+    options and data of a new run are recorded in its folder, and a resumed run must match the record.
+    ``option`` is the name of the option for this folder in error messages.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")
@@ -76,10 +76,9 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
 
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
-    """Return the options and data checksums that must not change when a run is resumed.
+    """Return the options and data checksums that must not change when a run is resumed, keyed by name.
 
-    The result is None if the user gives --restore-file or an option --reset-*, because nothing is compared
-    then.
+    The result is None with --restore-file or an option --reset-*, because nothing is compared then.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):

@@ -1,6 +1,6 @@
 """Patches for fairseq, applied when this package is imported.
 
-``table.py`` collects the patches, and the command ``luna-engine`` lists them. The rest of fairseq, including
+``table.py`` collects the patches, and the command ``luna-engine`` lists them. All else in fairseq, including
 the training loop and the trainer, is used unchanged.
 """
 

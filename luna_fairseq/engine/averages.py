@@ -19,23 +19,20 @@ AVERAGED_WEIGHTS = Patch(
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA._step_internal")
 def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates: Any = None) -> Any:
-    """Wrap fairseq's ``EMA._step_internal``: average a tied tensor once, even if it has several names."""
+    """Wrap fairseq's ``EMA._step_internal``: average a tensor only once if several names share it."""
     return step(self, _WithoutNames(new_model, _repeated_names(self)), updates)
 
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA.restore")
 def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32_params: bool = False) -> Any:
-    """Wrapper of ``EMA.restore`` that restores averages under every name of a tied parameter."""
+    """Wrap ``EMA.restore``: restore averages under every name of a tied (shared) parameter."""
     repeated = {name: first for name, first in _repeated_names(self).items() if first in state_dict}
     state_dict = {**{name: state_dict[first] for name, first in repeated.items()}, **state_dict}
     return restore(self, state_dict, build_fp32_params)
 
 
 def _repeated_names(ema: Any) -> Dict[str, str]:
-    """Find the names of tied tensors in an exponential moving average of the weights.
-
-    Return a dictionary from each name but the first of a tied tensor to its first name.
-    """
+    """Map each name of a tied tensor in an exponential moving average, except the first, to the first."""
     first: Dict[Any, str] = {}
     repeated = {}
     for name, average in (ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()).items():

@@ -61,7 +61,7 @@ class LoadedState(Dict[str, Any]):
 
 
 def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedState:
-    """Copy a part of a checkpoint to a dict with the attribute ``origin``, the run that saved it."""
+    """Copy a part of a checkpoint to a dict whose attribute ``origin`` is the run that saved it."""
     loaded = LoadedState(state or {})
     loaded.origin = origin
     return loaded
@@ -71,7 +71,7 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     """Wrap fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file or an override is invalid.
 
-    ``task_state`` and ``extra_state`` get the attribute ``origin``, which describes the training run.
+    In the returned state, ``task_state`` and ``extra_state`` have the attribute ``origin``, the training run.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")

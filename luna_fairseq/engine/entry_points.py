@@ -1,6 +1,6 @@
 """fairseq patches ``one-plugin`` and ``our-options``: import plugins only once, and check and extend options.
 
-They take effect when a fairseq command starts.
+The patches take effect when a fairseq command starts.
 """
 
 import ast
@@ -103,8 +103,7 @@ def _build_our_generator(
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
     """Wrap fairseq-train's ``add_defaults``: apply the preset of --arch, then the model defaults.
 
-    fairseq-hydra-train applies only the defaults, so --arch would have no effect. It imports plugins after
-    parsing the options, so they are checked here.
+    fairseq-hydra-train would ignore --arch. It imports plugins after parsing, so options are checked here.
     """
     from omegaconf import OmegaConf, open_dict
 

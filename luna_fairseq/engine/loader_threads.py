@@ -19,8 +19,7 @@ LOADER_THREADS = Patch(
 def _register_exit_handler() -> None:
     """Stop fairseq's prefetching threads when the interpreter exits, even after an exception or sys.exit.
 
-    Exit handlers run while threads can still acquire the interpreter's lock. A thread that needs the lock
-    later would abort the process.
+    A thread that needs the interpreter's lock after the exit handlers have run would abort the process.
     """
     atexit.register(end_loader_threads)
 

@@ -35,14 +35,14 @@ class Patch:
     """Change to fairseq, which may replace several of its functions.
 
     Attributes:
-        name: name of the patch in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, which disables patches.
+        name: name with which the environment variable LUNA_FAIRSEQ_LEAVE_OUT can disable the patch.
         importance: reason for the patch. RUNS: fairseq would not run. RESULTS: results would be wrong or
             lost.
         prevents: failure that users would see without the patch, in one or two sentences.
         versions: versions of fairseq, torch or NumPy that need the patch (default: all).
         is_needed: function that returns True if such a version is installed (default: always True).
-        replacements: pairs (target, function). The target names the attribute that the function replaces; if
-            it is "", the function is called once (default: none, the decorators add pairs).
+        replacements: pairs (target, function), which the decorators add. The target names the attribute that
+            the function replaces. If the target is "", the function is called once.
         state: "" before :meth:`apply`; APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards.
     """
 
@@ -61,8 +61,8 @@ class Patch:
         arguments. It must accept all arguments of the original and pass them on.
 
         Args:
-            targets: names ``module:function`` or ``module:Class.method``. If a target is a value, such as
-                ``np`` in a module, the replacement is called once with this value and returns the new value.
+            targets: names ``module:function`` or ``module:Class.method``. If a target is not a callable (such
+                as ``np`` in a module), the replacement is called once with it, and returns its new value.
 
         Returns:
             The decorator. It returns the function unchanged.
@@ -82,9 +82,8 @@ class Patch:
     def apply(self, leave_out: bool = False) -> None:
         """Replace the registered fairseq functions, and set the attribute ``state``.
 
-        ``leave_out`` is True if the user has disabled the patch, so that nothing is replaced. A second call
-        does nothing. If fairseq lacks any of the functions, nothing is replaced, and a warning names the
-        missing function.
+        ``leave_out`` is True if the user has disabled the patch; nothing is then replaced. If fairseq lacks
+        one of the functions, nothing is replaced and a warning is logged. A second call has no effect.
         """
         if self.state:
             return
@@ -105,11 +104,11 @@ class Patch:
         self.state = APPLIED
 
     def _replace(self, owner: Any, name: str, function: Function) -> None:
-        """Replace an attribute of a module or class.
+        """Replace an attribute of a module or class, such as a function, with a wrapper or a new value.
 
-        If another copy of luna_fairseq has already applied this patch, this method does nothing. If the
-        attribute is a function, a call becomes ``function(original, *args, **kwargs)``. Otherwise, the new
-        value is ``function(value)``.
+        If the attribute can be called, a call of the wrapper becomes ``function(original, *args, **kwargs)``.
+        Otherwise, the new value is ``function(value)``. If another copy of luna_fairseq has already applied
+        this patch, nothing is changed.
         """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
@@ -126,10 +125,9 @@ class Patch:
 def find_target(target: str) -> Tuple[Any, str]:
     """Find the fairseq attribute that a patch replaces. Return its owner and its name.
 
-    For "fairseq.trainer:Trainer.clip_grad_norm", the result is (class Trainer, "clip_grad_norm").
-
-    The owner is None if the target is empty or belongs to a fairseq command that this process does not run.
-    Raises AttributeError if fairseq has no such attribute.
+    For "fairseq.trainer:Trainer.clip_grad_norm", the result is (class Trainer, "clip_grad_norm"). The owner
+    is None if the target is empty or belongs to a fairseq command that this process does not run. Raises
+    AttributeError if fairseq has no such attribute.
     """
     module, _, path = target.partition(":")
     *parents, name = path.split(".")

@@ -28,10 +28,10 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrapper of ``get_batch_iterator`` that gives a resumed run the batches of an uninterrupted run.
+    """Wrap ``get_batch_iterator``: a resumed run gets the batches of an uninterrupted run.
 
     An uninterrupted run builds its batches once, in the first epoch, and shuffles them in each epoch. A
-    resumed run therefore also builds the batches of the first epoch, and then advances to its current epoch.
+    resumed run therefore builds the batches of the first epoch, and then advances to its current epoch.
     """
     call = inspect.signature(get_batch_iterator).bind(self, *args, **kwargs)
     arguments, dataset = call.arguments, call.arguments["dataset"]

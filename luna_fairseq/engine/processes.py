@@ -73,8 +73,8 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
     """Run ``main`` in a spawned process, and print user errors as a single line in place of a traceback.
 
-    ``reported`` is an integer shared by all processes. The first failing process sets it to 1 and prints its
-    error. Later ones print nothing.
+    ``reported`` is an integer shared by all processes. Only the first failing process prints its error and
+    sets ``reported`` to 1.
     """
     try:
         main(cfg, **kwargs)
@@ -102,7 +102,7 @@ def check_world_size(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Start one training process per rank on the CPU, as fairseq does on GPUs."""
+    """Start one training process per rank on the CPU, as fairseq does on GPUs, and wait for them."""
     from fairseq.distributed.utils import distributed_main
 
     distributed = cfg.distributed_training

@@ -22,7 +22,7 @@ _COUNTERS = ("num_bad_epochs", "cooldown_counter")
 def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
     """Wrap ``state_dict`` of fairseq's reduce_lr_on_plateau schedule: also save its epoch counters.
 
-    They count the epochs without improvement, and the epochs left before such epochs count again.
+    They count the epochs without improvement, and the remaining epochs of the cool-down after a reduction.
     """
     return {**state_dict(self), **{name: getattr(self.lr_scheduler, name) for name in _COUNTERS}}
 

@@ -59,7 +59,7 @@ class StopRequest:
     def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
         """Save a checkpoint and exit with status 143 if a signal was received. Call this between updates.
 
-        With several processes, this happens only once all of them know of the signal (``is_agreed``).
+        With several processes, no process exits before all processes know of the signal (``is_agreed``).
         """
         is_distributed = trainer.data_parallel_world_size > 1
         if not (self.is_agreed if is_distributed else self.is_received):
@@ -91,10 +91,10 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Wrap fairseq-train's ``train``: train for one epoch, unless a signal asks the run to stop.
+    """Wrap fairseq-train's ``train``: train for one epoch, unless the run is complete or must stop.
 
-    After a signal, save a checkpoint and exit. If the run has reached --max-update or was ended by
-    --patience, return ([None], True), which means no validation loss and an end of training.
+    After a signal, save a checkpoint and exit. If the run has reached --max-update or has ended by
+    --patience, return ([None], True): no validation loss, and training must stop.
     """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
     reason = None
@@ -125,7 +125,7 @@ def _stop_after_update(
 ) -> Any:
     """Wrap fairseq-train's ``validate_and_save``: after a signal, also save a checkpoint and exit.
 
-    At the end of an epoch, the process exits only before the next epoch, so that fairseq logs this one first.
+    At the end of an epoch, the process exits before the next epoch, so that fairseq logs the finished epoch.
     """
     result = validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
     _, should_stop = result

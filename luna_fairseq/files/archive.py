@@ -39,8 +39,8 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     """Yield (path, open file) for each file in an archive, and verify the archive's checksum at the end.
 
-    Files that operating systems and editors create beside data are skipped, and their number is printed. Call
-    this function within :func:`reporting_damage`, which converts errors of a damaged archive to InputError.
+    By-products of operating systems and editors are skipped, and their number is printed. Call this function
+    within :func:`reporting_damage`, which converts errors of a damaged archive to InputError.
     """
     with ExitStack() as stack:
         file = stack.enter_context(require_regular_file(archive).open("rb"))
@@ -61,7 +61,7 @@ def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
 class _LimitedReader:
     """File wrapper that raises InputError after reading a maximum number of bytes.
 
-    It stops an archive that was made to expand until the disk is full.
+    The limit guards against archives made to expand until the disk is full.
 
     Args:
         file: file to read.
@@ -73,7 +73,7 @@ class _LimitedReader:
         self.file, self.archive, self.left = file, archive, most + PIECE
 
     def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes (-1: all). Raise InputError if the limit of the reader is exceeded."""
+        """Return up to ``size`` bytes, or all for -1. Raise InputError if the reader's limit is exceeded."""
         content = self.file.read(size)
         self.left -= len(content)
         if self.left < 0:

@@ -30,7 +30,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 class _Writer:
-    """File for ``torch.save`` that stores the first error of writing instead of raising it.
+    """File wrapper for ``torch.save`` that stores the first write error instead of raising the error.
 
     torch 1.13 aborts the process if an error is raised during writing.
     """
@@ -115,7 +115,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return advice for an error about a damaged checkpoint: use the newest intact one in its folder."""
+    """Return advice to append to an error about a damaged checkpoint: use the newest intact one beside it."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and describe_damage(other) is None:
@@ -127,13 +127,11 @@ def advise_intact(path: Path) -> str:
 
 
 def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
-    """Find the checkpoint to resume from if ``checkpoint_last.pt`` is damaged.
+    """Find the newest intact checkpoint to resume from if ``checkpoint_last.pt`` is damaged.
 
-    An intact ``checkpoint_last.pt`` is kept, because the user may have put it there on purpose. If it is
-    missing, training starts from the beginning. In both cases, a warning names a newer checkpoint that has
-    more updates, if there is one.
-
-    The result is None if ``checkpoint_last.pt`` is intact or missing, or if no checkpoint is intact.
+    Return None if ``checkpoint_last.pt`` is intact, because the user may have put it there on purpose, or
+    missing, because training then starts from the beginning. In both cases, log a warning if another
+    checkpoint is newer and has more updates. Also return None if no checkpoint is intact.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
     exists = last.is_file()
@@ -166,10 +164,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 
 
 def _age(path: Path) -> Any:
-    """Return a sort key that orders checkpoint paths from oldest to newest.
-
-    Copied checkpoints may have the same modification time. The numbers in their names then decide.
-    """
+    """Return a sort key of checkpoint paths: modification time, then the numbers in the file name."""
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
 

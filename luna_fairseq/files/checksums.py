@@ -1,7 +1,7 @@
 """Checksums of files and of prepared data.
 
-A folder of prepared data has a file ``checksums.sha256`` with the checksums of the other files. The command
-``sha256sum --check`` can also read it.
+A folder of prepared data has a file ``checksums.sha256`` with the checksums of the other files, in the format
+of the command ``sha256sum --check``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def remove_checksums(folder: Path) -> None:
 def check_files(path: Path) -> None:
     """Raise InputError if the files of a split of prepared data, such as train, have changed.
 
-    ``path`` is the path of the split without file extension. Its files, the dictionaries, the labels and the
-    other language are compared with ``checksums.sha256`` in the folder, if this list exists.
+    ``path`` is the path of the split without file extension. The split's files in all languages, the
+    dictionaries and the labels are compared with ``checksums.sha256`` in the folder, if this file exists.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
@@ -76,7 +76,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file. The cache key is its size, modification time and inode (``about``)."""
+    """Return the cached SHA-256 of a file. Size, modification time and inode (``about``) are cache keys."""
     return sha256(path)
 
 
@@ -105,14 +105,14 @@ def digest(*values: Any) -> str:
 
 
 def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Return [path, size, modification time] of each file, to detect changes without reading its content."""
+    """Return [path, size, modification time] for each file, to detect changes without reading the files."""
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def checksum_of_data(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
     """Compute one checksum of all texts, labels and dictionaries in folders of prepared data.
 
-    Files of subfolders are included. A file in the folder's list of checksums is not read again.
+    Files of subfolders are included. Checksums listed in ``checksums.sha256`` are not computed again.
     """
     beginnings = tuple(f"{split}." for split in (*splits, "dict"))
     state = hashlib.sha256()

@@ -27,8 +27,7 @@ class RemoteFile:
     Attributes:
         url: public address, whose last part is the name of the file.
         size: number of bytes, or None if the size is not published.
-        checksum: algorithm and hexadecimal digits, such as "sha256:9f86d0..." (default: None, no checksum is
-            published).
+        checksum: algorithm and hexadecimal digits, such as "sha256:9f86d0...". None if none is published.
     """
 
     url: str
@@ -67,9 +66,9 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download a URL to ``part`` in up to five attempts. Each resumes where the previous one stopped.
+    """Download a URL to ``part`` in up to five attempts. Raise InputError if all attempts fail.
 
-    Raise InputError if all attempts fail.
+    Each attempt resumes where the previous attempt stopped.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -88,7 +87,7 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Request the bytes of a URL that an incomplete download lacks, and append them to the file ``part``."""
+    """Resume a download: request the missing bytes of the file at ``url``, and append them to ``part``."""
     start = part.stat().st_size if part.exists() else 0
     try:
         response = urlopen(

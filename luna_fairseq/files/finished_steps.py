@@ -1,4 +1,4 @@
-"""Record of finished steps, so that an interrupted command does not repeat them."""
+"""Record of a command's finished steps, so that the command does not repeat them after an interruption."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FinishedSteps:
         folder: output folder, created if it does not exist.
         name: file name of the record.
         owned: names of files that the command writes. If any of them exists without a record, the folder
-            belongs to another program (default: none).
+            belongs to another program.
 
     Raises:
         InputError: The folder is not writable, is used by another process, or belongs to another program.
@@ -61,8 +61,8 @@ class FinishedSteps:
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
         """Return the recorded results of a step, or None if the step must run.
 
-        A step must run if it is not recorded with this ``key``, a checksum of its input and options, or a
-        file is missing.
+        A step must run if it is not recorded with this ``key``, a checksum of its input and options, or if
+        one of its files is missing or has another size.
         """
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
@@ -80,8 +80,8 @@ class FinishedSteps:
     def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
         """Record that a step is finished, and delete files that only its previous run wrote.
 
-        ``key`` is a checksum of the step's input and options, ``files`` are the names of the files it wrote,
-        and ``results`` values to store in the record.
+        ``key`` is a checksum of the step's input and options, ``files`` are the names of the written files,
+        and ``results`` are values to store in the record.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(

@@ -43,7 +43,7 @@ def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
 
 
 def require_regular_file(path: Path) -> Path:
-    """Return ``path`` if it is a regular file. Otherwise (a folder or a pipe), raise InputError."""
+    """Return ``path`` if it is a regular file. Raise InputError if it is missing, a folder or a pipe."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Record of a run's options and data in its folder, so that it is not resumed with others by mistake."""
+"""Record of a run's options and data, so that the run is not resumed with other options or data."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 def parse_options(words: Sequence[str]) -> Dict[str, str]:
     """Parse the options of a fairseq-train command into a mapping from option name to value.
 
-    Only words that begin with two dashes start an option. If an option is repeated, the last one takes
-    effect. Multiple values are joined with spaces, and a flag has an empty value.
+    ``words`` is the command line, split into words. If an option is repeated, the last value takes effect.
+    Multiple values are joined with spaces, and a flag has an empty value.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
@@ -113,11 +113,12 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 
 
 def select_fixed_options(words: Sequence[str], compares_results: bool = False) -> Dict[str, str]:
-    """Return the options of a fairseq-train command that must not change in a resumed run, keyed by name.
+    """Return the fairseq-train options that must not change when a run is resumed, keyed by name.
 
-    Options for the duration of training, devices, checkpoints and logging are omitted. Model options that may
-    change, such as dropout, are omitted as well, unless results of several runs are compared
-    (``compares_results``).
+    ``words`` is the command line, split into words. Options that determine the duration of training, devices,
+    checkpoints and logging are omitted. So are model options that may change, such as dropout. If
+    ``compares_results`` is True, because the results of several runs are compared, these options are
+    included.
     """
     return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY if compares_results else MAY_CHANGE)
 
@@ -125,17 +126,17 @@ def select_fixed_options(words: Sequence[str], compares_results: bool = False) -
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
     """Describe how two fairseq-train commands differ in options that affect the trained model.
 
-    If the list is not empty, the results of the two runs are not comparable. The random seed is compared like
-    any other option. Options of devices, logging and saved checkpoints are ignored, and so are model options
+    If the returned list is not empty, the results of the two runs are not comparable. The random seed is
+    compared as well. Options of devices, logging and saved checkpoints are ignored, and so are model options
     that change only time or memory.
     """
     return differences(*(_leave_out(words, _SURROUNDINGS, COSTS_ONLY) for words in (one, other)))
 
 
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
-    """Parse a fairseq-train command, without the options ``names`` and without marked model options.
+    """Parse the options of a fairseq-train command, but drop ``names`` and marked model options.
 
-    ``words`` are the arguments of the command, and ``mark`` is a key in the metadata of a model option.
+    ``words`` is the command line, split into words. Marked options have ``mark`` in their metadata.
     """
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)

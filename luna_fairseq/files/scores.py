@@ -1,4 +1,4 @@
-"""Scores of translations in ``scores.json``, each with the checkpoint and the settings that it belongs to."""
+"""Translation scores in ``scores.json``, each stored with its checkpoint and search settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCORES = "scores.json"
 
 
 def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Return the entries of a score that identify its checkpoint, or the EMA of the checkpoint's weights."""
+    """Return the entries that identify a score's checkpoint: its file name and SHA-256, and ``ema``."""
     return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 
@@ -48,7 +48,7 @@ def read_scores(path: Path) -> List[Dict[str, Any]]:
 def select_scores(
     scores: Sequence[Dict[str, Any]], checkpoint: Path, ema: bool, accept_unknown: bool = False
 ) -> List[Dict[str, Any]]:
-    """Return the scores that belong to a checkpoint or, if ``ema``, to its moving average of the weights.
+    """Return the scores of a checkpoint's weights or, if ``ema``, of their moving average.
 
     With ``accept_unknown``, scores without a recorded checkpoint are returned too.
     """
@@ -65,7 +65,7 @@ def select_scores(
 def describe_settings(score: Mapping[str, Any]) -> str:
     """Return the search settings of a score, such as "beam 5, lenpen 0.6", or "" if they are unknown.
 
-    The tokenizer is omitted, because sacreBLEU's signature already names it.
+    The tokenizer is omitted, because sacreBLEU's signature contains it.
     """
     settings = (score.get("settings") or {}).items()
     return ", ".join(f"{name} {value}" for name, value in settings if name != "tokenize")
@@ -82,10 +82,7 @@ def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optio
 
 
 def _translation_checksum(path: Path) -> str:
-    """Return the SHA-256 of the S-, T-, H- and D- lines in an output file of fairseq-generate.
-
-    The log lines are ignored, because they contain times.
-    """
+    """Return the SHA-256 of the S-, T-, H- and D- lines of fairseq-generate's output; skip log lines."""
     state = hashlib.sha256()
     with path.open("rb") as file:
         for line in file:

@@ -21,9 +21,9 @@ def lock_folder(folder: Path) -> None:
     """Lock an existing folder against other processes, or raise InputError if another process has locked it.
 
     The lock belongs to an open handle of the folder, so no lock file is written. The operating system
-    releases it when all processes that hold the handle have ended: this process, a program that replaces it,
-    and children that inherit :func:`handles`. A child of the process that holds the lock may write as well.
-    The lock has no effect on Windows and on file systems without locks.
+    releases the lock when all processes that hold the handle have ended: this process, a program that
+    replaces it, and children that inherit :func:`handles`. A child of a process with the lock may write as
+    well. The lock has no effect on Windows and on file systems without locks.
     """
     try:
         import fcntl
@@ -68,7 +68,7 @@ def _key(status: os.stat_result) -> Key:
 
 
 def _inherited_locks() -> Dict[Key, int]:
-    """Return the handles of folders that ancestors of this process have locked, by (device, inode)."""
+    """Return the handles of folders that ancestors of this process have locked, keyed by (device, inode)."""
     locks = [tuple(map(int, lock.split(":"))) for lock in os.environ.get(LOCKS, "").split(",") if lock]
     return {(device, inode): handle for device, inode, handle in locks}
 

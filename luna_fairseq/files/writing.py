@@ -1,6 +1,6 @@
-"""Functions that write files and folders atomically: they appear complete or not at all.
+"""Functions that write files and folders atomically: the result appears complete or not at all.
 
-If a file existed before, it keeps its old content until the new file is complete.
+An existing file keeps its old content until the new file is complete.
 """
 
 import os
@@ -35,8 +35,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder, and removes it with its content at the end.
 
-    An existing folder is deleted first with everything in it, because a killed process may have left it. The
-    parent folder must exist. If it were created here, the loss of its other files would go unnoticed.
+    An existing folder is deleted first, because a killed process may have left it. The parent folder must
+    exist, so that its loss does not go unnoticed.
     """
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir()

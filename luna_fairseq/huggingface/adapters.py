@@ -1,7 +1,7 @@
 """Adapters that turn ``luna_fairseq.modules.LunaEncoder`` and ``LunaDecoder`` into transformers models.
 
-Functions convert a transformers configuration to the options of these classes. Shapes: batch size B, T
-tokens, width C.
+The module also converts a transformers configuration to the options of these classes. Shapes: batch size B,
+T tokens, width C.
 """
 
 from functools import partial
@@ -61,7 +61,7 @@ def decoder_options(config: Any) -> DecoderOptions:
 class CheckpointedLayers(nn.ModuleList):
     """List of layers that are called with gradient checkpointing if transformers has enabled it.
 
-    Layers are wrapped when the list is iterated over, and nothing is assigned to them. The replicas of
+    Layers are wrapped during iteration over the list, and nothing is assigned to them. The replicas of
     ``torch.nn.DataParallel`` therefore call their own layers.
     """
 
@@ -91,9 +91,9 @@ BUILDERS = Builders(layers=CheckpointedLayers)
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder.
+    """Base class of the exported encoder and decoder, which embeds tokens.
 
-    It embeds tokens, and has the methods that Hugging Face's transformers requires.
+    The class has the methods with which Hugging Face's transformers accesses the input embedding.
     """
 
     def get_input_embeddings(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Comparison of the logits of an exported model and of the fairseq model for many sequence lengths."""
+"""Comparison of the logits of an exported model and of the original fairseq model for many lengths."""
 
 from typing import Any, List, Sequence, Tuple
 
@@ -28,9 +28,9 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches, at most ``longest`` tokens, to compare two models on.
 
-    Models compute differently above certain lengths, and the batches contain lengths on both sides of each.
-    One such length is that of the packed sequence P. The other is ``DENSE_LENGTH``, up to which queries of
-    look-up attention attend to all source tokens rather than to selected segments.
+    Models compute differently above certain lengths: the length of the packed sequence P, and
+    ``DENSE_LENGTH``, above which queries of look-up attention attend to the tokens of selected segments only.
+    The batches contain lengths on both sides of each.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -55,7 +55,7 @@ def length_to_compare(config: Any, side: str) -> int:
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of both models for N random tokens (for a classifier, N sequences)."""
+    """Compute the logits [N, V] of both models for N random tokens or, for a classifier, N sequences."""
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)

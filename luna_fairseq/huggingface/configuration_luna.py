@@ -92,10 +92,10 @@ class LunaConfig(PretrainedConfig):
         non_contextual_packed: every layer uses the learned initial P, not the P of the preceding layer.
         packed_is_read: the classification head takes P as input. The final layer normalization of P then has
             a gain and a bias.
-        anchored_packed: assign each vector of P a segment of the sequence, whose tokens it favors.
+        anchored_packed: divide the sequence into one segment per vector of P, and let each vector favor the
+            tokens of its segment.
         anchor_strength: initial strength of this preference.
-        local_parts: number of neighboring text segments that each encoder token additionally attends to; 0
-            for none. The text has one segment per vector of P.
+        local_parts: number of neighboring segments to whose tokens each encoder token also attends, or 0.
         activation_fn: fairseq name of the activation function.
         dropout: dropout probability of embeddings and layer outputs.
         attention_dropout: dropout probability of attention weights.
@@ -141,8 +141,8 @@ class LunaConfig(PretrainedConfig):
 class LunaLongConfig(LunaConfig):
     """Configuration of a Luna classifier for Long Range Arena, with the fields of :class:`LunaConfig`.
 
-    transformers 5 maps a configuration class to a single model class. This class lets
-    ``AutoModelForSequenceClassification`` tell the two Luna classifiers apart.
+    transformers 5 maps a configuration class to a single model class. With this class,
+    ``AutoModelForSequenceClassification`` can distinguish the two Luna classifiers.
     """
 
     model_type = "luna_long"
@@ -163,8 +163,8 @@ class LunaDecoderConfig(LunaConfig):
         pack_activation: activation of causal pack attention, "softplus" or "elu".
         causal_decay: let the weight of earlier tokens decay with distance.
         cross_attention: "luna" attends to the source through P, "softmax" to all source tokens.
-        packed_lookup: number of vectors of P whose text segments cross-attention additionally attends to
-            token by token; 0 for none.
+        packed_lookup: number of vectors of P to whose segments cross-attention also attends token by token,
+            or 0.
         diagonal_prior: favor source tokens whose relative position is similar to that of the target token.
         separators: ids of the sentence separator in the source and in the target vocabulary. If given,
             ``diagonal_prior`` compares positions within sentences, otherwise within the whole text.

@@ -1,4 +1,4 @@
-"""Convert this package's fairseq models to transformers models.
+"""Conversion of this package's fairseq models to transformers models.
 
 A :class:`ModelKind` describes how to convert one type of model, such as translation models. For each type, a
 function derives the fields of config.json from the fairseq model.
@@ -52,7 +52,7 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 def declared_options(model: Any) -> Dict[str, Any]:
     """Return the values of all options in the dataclass of a fairseq model, keyed by name.
 
-    They are written to config.json, so that new options of the dataclass are exported automatically.
+    All options are written to config.json, so that new options of the dataclass are exported automatically.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -152,7 +152,7 @@ class ModelKind:
         options: function ``(fairseq model, name of its head) -> fields of config.json``.
         name_prefixes: pairs of a parameter name prefix in fairseq and its replacement in the exported model.
             The first matching pair applies.
-        head: name of the classification head to export, or "".
+        head: name of the classification head to export. "" if there is none.
     """
 
     title: str
@@ -352,11 +352,11 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 
 
 def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
-    """Return the default arguments of ``generate``, for translation those of fairseq-generate.
+    """Return the default arguments of ``generate``. For translation, they are those of fairseq-generate.
 
     A translation has at least one token and no padding. The limits are given as ``max_length`` and
-    ``min_length``, which count the start token and any decoder prompt. Users could not override defaults of
-    ``max_new_tokens`` and ``min_new_tokens``.
+    ``min_length``, which count the start token and any decoder prompt, because users could not override
+    defaults of ``max_new_tokens`` and ``min_new_tokens``.
     """
     options = {
         "bos_token_id": config.eos_token_id,

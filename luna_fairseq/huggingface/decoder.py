@@ -45,12 +45,12 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Return the number [batch size] of cached tokens per hypothesis, excluding padding."""
+        """Number of cached tokens per hypothesis, [batch size], excluding padding."""
         return self.state.count
 
     @property
     def length(self) -> int:
-        """Return the number of cached positions, including padding."""
+        """Number of cached positions, including padding."""
         return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -104,7 +104,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
         ``encoder_outputs`` is the output of :class:`LunaModel`. The other arguments are those of the causal
-        language model. ``cross_attentions`` are the only attention weights that are available.
+        language model. Among the attention weights, only ``cross_attentions`` are available.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -155,7 +155,7 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
 
 # transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
 class CachedGeneration(nn.Module):
-    """Mixin for models with ``lm_head`` that lets transformers' ``generate`` use a :class:`LunaCache`."""
+    """Mixin for models with ``lm_head``, with which transformers' ``generate`` uses a :class:`LunaCache`."""
 
     _is_stateful = True
 
@@ -235,7 +235,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
     """Return the token ids [B, T], or embeddings [B, T, C], that follow the cached positions of a text.
 
     The text has ``length`` positions, of which ``cached`` are cached. Raises ValueError if no token follows,
-    or if ``tokens`` lacks some of the new tokens.
+    or if ``tokens`` does not include all new tokens.
     """
     new = length - cached
     if not 1 <= new <= tokens.size(1):
@@ -247,7 +247,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
 
 
 def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
-    """Repeat each hypothesis of a cache, with adjacent copies, until there are ``num_hypotheses``."""
+    """Repeat each hypothesis in the cache consecutively, so that the cache has ``num_hypotheses``."""
     size = cache.seen.size(0)
     if size == num_hypotheses:
         return cache

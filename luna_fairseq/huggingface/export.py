@@ -30,7 +30,7 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 class ConvertedCheckpoint(NamedTuple):
     """Checkpoint, its :class:`ModelKind`, and the transformers model and tokenizer converted from it.
 
-    The tokenizer is None for a model of images.
+    The tokenizer of an image model is None.
     """
 
     checkpoint: Any
@@ -115,7 +115,7 @@ def convert_checkpoint(
 ) -> ConvertedCheckpoint:
     """Load a fairseq checkpoint, and convert its model and tokenizer to transformers.
 
-    ``folder`` is where the export will be written. Raises InputError if it already exists, or if the
+    ``folder`` is the output folder of the export. Raises InputError if the folder already exists, or if the
     checkpoint cannot be exported.
     """
     if folder.exists():
@@ -151,7 +151,7 @@ def convert_checkpoint(
 
 
 def _check_task(path: Path, identity: Dict[str, Any]) -> None:
-    """Raise InputError for a task whose input the tokenizer cannot build, such as one with language tags."""
+    """Raise InputError if the tokenizer cannot build the input of a task, for example with language tags."""
     if not has_known_task(identity):
         raise InputError(
             f"{path} was trained on --task {identity.get('task')}, whose input the exported tokenizer cannot "
@@ -160,7 +160,10 @@ def _check_task(path: Path, identity: Dict[str, Any]) -> None:
 
 
 def _describe_classes(config: Any, task: Any) -> None:
-    """Store the names of a classifier's labels, or the problem type "regression", in a configuration."""
+    """Store a classifier's label names, or the problem type "regression", in its configuration.
+
+    The configuration is unchanged if the head was not trained on this task.
+    """
     head, options = getattr(config, "classifier_head", None), getattr(task, "cfg", None)
     if head != getattr(options, "classification_head_name", None):
         return  # The head was trained on another task, or there is none.
@@ -175,14 +178,14 @@ def _describe_classes(config: Any, task: Any) -> None:
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a model generates, such as that of the target language."""
+    """Return the dictionary of the tokens that a model generates (for translation, the target dictionary)."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
     """Return the name of the classification head to export, or None to export the language model.
 
-    ``head`` is the name given by the user. If it is None and the model has several heads, raises InputError.
+    ``head`` is the user's choice. Raises InputError if it is None and the model has several heads.
     """
     if head is not None:
         return None if head == "none" else head

@@ -73,9 +73,9 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def write_onnx(model: Any, folder: Path) -> None:
-    """Write the ONNX graphs of a model, and check that they compute the same logits.
+    """Write the ONNX graphs of a model to a folder, and check that they compute the same logits.
 
-    The export modifies the modules of the model, so do not use it afterwards. Raises InputError if ONNX
+    The export modifies the modules of the model, which must not be used afterwards. Raises InputError if ONNX
     cannot represent the model, or a graph computes different logits.
     """
     from luna_fairseq.huggingface.decoder import CachedGeneration
@@ -120,8 +120,8 @@ def build_for_export(model: Any) -> Any:
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
     """Write the ONNX graph that encodes a source, and the graph of one decoding step.
 
-    A causal language model has no source, and gets only the second graph. ``tokens`` holds the token ids
-    [batch size, length] of each example.
+    For a causal language model, which has no source, only the second graph is written. ``tokens`` holds the
+    token ids [batch size, length] of each example.
     """
     from luna_fairseq.huggingface.onnx_parts import DecodingStep, ReadSource
 
@@ -145,7 +145,7 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
 def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
     """Export a module to an ONNX graph by tracing the first example, and check the graph on all examples.
 
-    A dimension becomes dynamic if the first and the last example differ in size there.
+    A dimension is dynamic if the first and the last example have different sizes in this dimension.
     """
     first, *_, last = examples
     shapes = tuple(

@@ -97,8 +97,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
     """Add tied parameters to ``weights`` in place. safetensors stores only one of several tied tensors.
 
-    ``names`` lists all parameters of the exported model. If ``all_shared``, the encoder's embedding is tied
-    too.
+    ``names`` lists all parameters of the exported model. With ``all_shared``, the encoder is tied, too.
     """
     untied = () if all_shared else ("luna.encoder.",)
     tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]

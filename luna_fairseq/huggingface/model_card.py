@@ -71,7 +71,7 @@ def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str
     Args:
         path: checkpoint file, in the run folder or in its subfolder ``checkpoints``.
         ema: True if the moving average of the weights is exported.
-        given: file of luna-evaluate or luna-score (default: the files of the run that name this checkpoint).
+        given: scores.json of luna-evaluate or luna-score. None to search the run's folders for scores.json.
 
     Raises:
         InputError: A file contains no scores, or ``given`` contains those of another checkpoint.
@@ -99,7 +99,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options with which the model was built. Their names are in backticks, as in Markdown."""
+    """Return the model options used for training, keyed by their names in Markdown backticks."""
     options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

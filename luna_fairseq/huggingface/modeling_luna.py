@@ -44,7 +44,7 @@ class LunaModelOutput(ModelOutput):
     Attributes:
         last_hidden_state: output [B, T, C] of the last layer.
         packed: normalized packed sequence P [B, L, C] after the last layer.
-        packed_mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
+        packed_mask: mask [B, L], 1 at used vectors of P and 0 at padding.
         source_mask: mask [B, T], 0 at padding and 1 at tokens. If ``config.separators`` is set, tokens have
             their one-based sentence numbers instead of 1.
         hidden_states: outputs [B, T, C] of the embedding and of each layer, or None.
@@ -89,7 +89,7 @@ class LunaPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize parameters from a normal distribution with standard deviation 0.02, as in BERT.
 
-        Sinusoidal tables are computed here too, because transformers first creates uninitialized tensors.
+        Sinusoidal tables are computed too, because transformers creates uninitialized tensors.
         """
         if isinstance(module, (nn.Linear, nn.Embedding, PackedEmbedding)):
             nn.init.normal_(module.weight, std=0.02)
@@ -107,7 +107,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return the values of ``OUTPUT_OPTIONS``. Missing values are read from the configuration."""
+        """Return the values of ``OUTPUT_OPTIONS``. Missing values are taken from the configuration."""
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
@@ -188,7 +188,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids, which models with sentence separators need. Raise ValueError if they are None."""
+    """Return the token ids, which models with separators need. Raise ValueError if they are None."""
     if input_ids is None:
         raise ValueError(
             "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."

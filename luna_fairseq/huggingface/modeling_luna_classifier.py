@@ -26,14 +26,14 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def first_hidden_state(out: LunaModelOutput) -> Tensor:
-    """Return the last hidden states [B, C] of the first tokens. Sequences may be padded on the left."""
+    """Return the last hidden states [B, C] of the first tokens, even if sequences are padded on the left."""
     x = out.last_hidden_state
     first = out.source_mask.argmax(dim=1)[:, None, None]
     return x.gather(1, first.expand(-1, 1, x.size(2))).squeeze(1)
 
 
 class AttentionToPacked(nn.Module):
-    """Attention from the first token to the packed sequence P. The output is classified."""
+    """Attention from the first token to the packed sequence P, whose output is classified."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -42,7 +42,10 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Attend from first tokens [B, C] to P [B, L, C]. ``mask`` [B, L] is 0 at padding of P."""
+        """Compute the attention [B, C] of first tokens [B, C] to P [B, L, C].
+
+        ``mask`` [B, L] is 0 at padding of P.
+        """
         packed = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
@@ -96,12 +99,15 @@ class LunaClassificationHead(nn.Module):
 
 
 class LunaClassifier(LunaPreTrainedModel):
-    """Base class of Luna classifiers for transformers. It computes the loss from logits and labels."""
+    """Base class of Luna classifiers for transformers, which computes the loss from logits and labels."""
 
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Build the return value of ``forward`` from the logits, with a loss if labels are given."""
+        """Build the return value of ``forward`` from the logits, with a loss if labels are given.
+
+        The loss is the mean squared error for a single logit (regression), and the cross-entropy otherwise.
+        """
         loss = None
         if labels is not None and logits.size(-1) == 1:
             loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
@@ -243,7 +249,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Return one vector [B, C] per sequence to classify. ``config.classifier_reads`` selects how."""
+        """Return one vector [B, C] per sequence to classify, selected by ``config.classifier_reads``."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

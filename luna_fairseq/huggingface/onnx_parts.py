@@ -1,8 +1,8 @@
 """PyTorch modules that are exported to ONNX graphs.
 
 A masked language model or classifier is one graph (:class:`WholeModel`). A model with a decoder has the graph
-:class:`DecodingStep`. In a translation model, the graph :class:`ReadSource` precedes it. The graphs take and
-return the decoding state as separate named tensors, because ONNX does not support other data structures.
+:class:`DecodingStep`. A translation model also has the graph :class:`ReadSource`. The graphs take and return
+the decoding state as separate named tensors, because ONNX does not support other data structures.
 Shapes: batch size B, S source tokens, T tokens, V tokens in the vocabulary.
 """
 
@@ -28,12 +28,12 @@ def random_source(model: Any, batch: int, length: int) -> Tensor:
 
 
 def source_vocabulary_size(config: Any) -> int:
-    """Return the size of the source vocabulary, which may be a model's only vocabulary."""
+    """Return the size of the source vocabulary, or of the only vocabulary of a model."""
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
 class WholeModel(nn.Module):
-    """ONNX graph that maps token ids [B, T] to logits, for a model without decoder."""
+    """Module exported as the ONNX graph of a model without decoder, from token ids [B, T] to logits."""
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -66,10 +66,10 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """ONNX graph that encodes a source and returns the memory, the cached tensors that the decoder reads.
+    """Module exported as the ONNX graph that encodes a source and returns the decoder's cached tensors.
 
     Attributes:
-        example: memory of an example batch. The memory of every batch has the same structure.
+        example: cached tensors ("memory") of an example batch, whose structure is that of every batch.
     """
 
     input_names = ["input_ids"]
@@ -94,7 +94,10 @@ class ReadSource(nn.Module):
         return memory._replace(source=source._replace(padding_mask=None))
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Encode source token ids [B, S], the only input, and return the decoder's cached tensors."""
+        """Encode a source, and return the tensors of the memory as a flat tuple.
+
+        ``inputs`` holds only the source token ids [B, S].
+        """
         return tuple(flatten_tensors(self.read(inputs[0]))[0])
 
 
@@ -102,9 +105,9 @@ class DecodingStep(nn.Module):
     """Module exported as the ONNX graph of one decoding step for one token per sentence.
 
     The inputs are "token", the tensors that the decoder caches for the source (``memory`` is an example), and
-    the tensors of the state. In a language model, ``memory`` is the same for all texts, and becomes a part of
-    the graph. The outputs are "logits", and "next_NAME" for each tensor NAME of the state. A state of zeros
-    is the beginning of a text. A padding token leaves the state of its sentence unchanged.
+    the tensors of the state. In a language model, ``memory`` is the same for all texts and part of the graph.
+    The outputs are "logits", and "next_NAME" for each tensor NAME of the state. A state of zeros is the
+    beginning of a text. A padding token leaves the state of its sentence unchanged.
     """
 
     def __init__(self, model: Any, memory: DecoderMemory):
@@ -125,7 +128,11 @@ class DecodingStep(nn.Module):
         return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits [B, V] after the next token of each of B texts, and the new decoding state."""
+        """Compute the logits [B, V] of the next token of B texts, and the new state, as a flat tuple.
+
+        ``inputs`` are the token ids [B, 1], the tensors of the memory (if it is an input), and those of the
+        state.
+        """
         token, given, state = (
             inputs[0],
             inputs[1 : 1 + len(self.memory_names)],

@@ -16,7 +16,7 @@ Arrays = Dict[str, np.ndarray]
 
 
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
-    """Return three pairs (batch size, length): one for the example to trace, and two for comparisons.
+    """Return three pairs (batch size, length): the first for the traced example, the others for comparisons.
 
     The example has more tokens than P has rows, so that text segments have more than one token.
     """
@@ -28,8 +28,8 @@ def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
 def batches_to_compare(config: Any) -> List[Tensor]:
     """Return random batches of token ids on which a model and its ONNX graphs are compared.
 
-    There are batches padded on the right, single sequences and, for a decoder, batches padded on the left.
-    The lengths are those of :func:`batch_lengths`.
+    Some batches are padded on the right, some are single sequences and, for a decoder, some are padded on the
+    left. The lengths are those of :func:`batch_lengths`.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -76,7 +76,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph, called with arrays keyed by input name. Arrays that are not its inputs are ignored."""
+    """ONNX graph, called with arrays keyed by input name. Arrays with other names are ignored."""
 
     def __init__(self, path: Path):
         import onnxruntime
@@ -99,7 +99,7 @@ class Graph:
             ) from error
 
     def first_state(self, batch: int) -> Arrays:
-        """Return the decoding state before the first token, as arrays of zeros for a batch of this size."""
+        """Return the decoding state before the first token: arrays of zeros for ``batch`` sequences."""
         states = [node for node in self.inputs if node.name.startswith("state_")]
         types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         return {node.name: np.zeros((batch, *node.shape[1:]), types[node.type]) for node in states}

@@ -30,7 +30,7 @@ class _Statement(NamedTuple):
 
     Attributes:
         names: names that the statement defines.
-        used: names that occur in it, including those in strings, because a string may be an annotation.
+        used: names that the statement uses, including those in strings, which may be annotations.
         text: source code.
     """
 
@@ -126,7 +126,7 @@ def _parse_module(name: str) -> _Module:
 
 
 def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
-    """Return the modules without unused statements and imports. Only files in ``_REDUCED`` change."""
+    """Return the modules. In the files ``_REDUCED``, unused statements and imports are removed."""
     needed: Set[Tuple[str, str]] = set()
     kept: Set[int] = set()
 
@@ -167,7 +167,7 @@ def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
 
 
 def _used_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names and the strings in a statement. A string may be an annotation."""
+    """Yield the names and the strings in a statement, because a string may be an annotation."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -195,7 +195,7 @@ def _file_name(module: str) -> str:
 def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> str:
     """Build the source code of a file to copy from the modules that it combines, imported modules first.
 
-    ``extra_imports`` are other copied files. They are imported only to make transformers copy them.
+    ``extra_imports`` are other copied files, which are imported only so that transformers copies them.
     """
     _check_unique_names(file, parts)
     # Dictionaries without values serve as ordered sets.

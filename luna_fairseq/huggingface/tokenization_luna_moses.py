@@ -33,7 +33,7 @@ class Merges:
         self.split = lru_cache(maxsize=100_000)(self._split_word)
 
     def _split_word(self, word: str) -> List[str]:
-        """Split a word into subwords such as "walk@@" and "ing". All except the last end with "@@"."""
+        """Split a word into subwords such as "walk@@" and "ing". All but the last subword end with "@@"."""
         if len(word) < 2:
             return [word]
         parts = [*word, WORD_END] if self.end_is_symbol else [*word[:-1], word[-1] + WORD_END]

@@ -63,7 +63,8 @@ def build_tokenizer(
     their encoding cannot be converted.
 
     Args:
-        files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty for words.
+        files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty if the
+            dictionary consists of whole words.
         dictionary: dictionary of the model.
         positions: maximum number of tokens that the model accepts.
         template: special tokens around sequences.
@@ -130,7 +131,8 @@ def build_tokenizer(
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
     """Build the tokenizer of a task from files in the given folders, or return None for a task on images.
 
-    If the source and target vocabularies of a translation model differ, it has a separate target tokenizer.
+    If the source and target vocabularies of a translation model differ, the tokenizer contains a separate
+    target tokenizer.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -176,9 +178,9 @@ def choose_template(config: Any) -> Template:
 
 
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
-    """Build a tokenizer that splits text at spaces.
+    """Build a tokenizer that splits text at spaces. ``ids`` maps each symbol to its id.
 
-    With ``join_pieces``, decoding joins subword pieces to words by removing subword-nmt's marks "@@".
+    With ``join_pieces``, decoding joins subwords to words by removing subword-nmt's marks "@@".
     """
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
@@ -208,7 +210,7 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
 
 
 def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
-    """Build a tokenizer from a sentencepiece model. The model must be a byte-pair encoding."""
+    """Build a tokenizer from a sentencepiece model, which must be a byte-pair encoding."""
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())

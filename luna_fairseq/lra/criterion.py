@@ -36,7 +36,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """Return the loss of a batch in nats, the number by which fairseq divides it, and values to log.
+        """Return the summed loss of a batch in nats, the sample size (divisor of the loss), and log values.
 
         The model returns logits [B, K] for B sequences and K classes. ``sample["target"]`` [B, 1] contains
         the correct classes. If ``reduce`` is False, the loss has shape [B].
@@ -56,7 +56,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
-        """Log the loss in bits and the accuracy in percent, summed over batches and processes."""
+        """Log the mean loss in bits and the accuracy in percent, over all batches and processes."""
         names = ("loss", "ncorrect", "nsentences", "sample_size")
         loss, correct, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
         metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)

@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 class Costs:
     """Training costs of models on their longest sequences, as measured by the benchmark ``lra``.
 
-    They are read from the file of ``python -m luna_fairseq.benchmark lra --json``.
+    The constructor reads the JSON file that ``python -m luna_fairseq.benchmark lra --json`` writes.
 
     Attributes:
         length: length of the longest sequences in bytes.
@@ -58,8 +58,8 @@ class Costs:
     def find(self, model: str) -> Cost:
         """Return the training cost of a model of luna-lra-seeds, such as ``luna-16``.
 
-        The suffix ``-p`` is ignored, because classification from the mean of P takes almost no extra time.
-        Raises InputError if the benchmark did not measure the model.
+        The suffix ``-p`` (classification from the mean of the packed sequence P) is ignored, because it has
+        almost no effect on the cost. Raises InputError if the benchmark did not measure the model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_model:
@@ -111,7 +111,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Read the validation accuracies in percent, keyed by update, from a log of fairseq-train, if it exists.
+    """Read validation accuracies in percent, keyed by update, from a log of fairseq-train. {} without a log.
 
     If a resumed run repeated an update, the later accuracy is used.
     """

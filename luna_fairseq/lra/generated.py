@@ -62,7 +62,7 @@ def generate_pathfinder(
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
     """Draw one example for each number n in each range, with the seed ``f"{seed}-{n}"``.
 
-    Return a list of examples for each range. ``draw`` maps a seed to an example and its label.
+    Return one list of (example, label) pairs per range. ``draw`` maps a seed to such a pair.
     """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 

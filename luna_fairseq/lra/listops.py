@@ -37,11 +37,11 @@ Example = Tuple[List[str], int]
 
 
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
-    """Draw the tokens of a random ListOps expression, and its value from 0 to 9.
+    """Draw a random ListOps expression. Return its tokens and its value from 0 to 9.
 
     An expression is a tree of depth at most 10. A node is an operation on 2 to 10 arguments with probability
-    1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until one has an allowed
-    length. Both bounds are exclusive, as in the published generator.
+    1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until the number of tokens
+    lies between the bounds. Both bounds are exclusive, as in the published generator.
     """
     generator = random.Random(seed)
     while True:

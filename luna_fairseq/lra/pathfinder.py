@@ -3,7 +3,7 @@
 The images follow the published description (Linsley et al., 2018), with the settings of Long Range Arena for
 32 x 32 pixels (Tay et al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of
 radius 1.5. They are not drawn by the published program, so accuracies on these images are not comparable with
-published ones.
+published accuracies.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
 def _draw_path(
     generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
-    """Draw the dashes of one path. Return None if it does not fit from any of 200 random starting points.
+    """Draw the dashes of one path, or return None if the path fits at none of 200 random starting points.
 
     The path does not touch the occupied grid cells, and begins at least 7 pixels from ``other_start``.
     """

@@ -1,4 +1,4 @@
-"""Read grayscale images and their labels, and represent images as sequences of pixels."""
+"""Reader of grayscale images and their labels, and a dataset of images as sequences of pixels."""
 
 from __future__ import annotations
 

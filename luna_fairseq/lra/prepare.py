@@ -117,10 +117,10 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return an error message for an output folder that holds other data than the command would write.
+    """Return an error message for an output folder that contains data with other settings.
 
-    ``before`` are the settings of these data (None if they were not written by the command), ``settings``
-    new.
+    ``settings`` are those of this command. ``before`` are those of the data in the folder, or None if another
+    program wrote the data.
     """
     found = "other files"
     if before is not None:
@@ -132,8 +132,8 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """Write the data of a task to a temporary folder, and rename it to the output folder when complete.
 
-    ``key`` is a checksum of the input and the settings, which is recorded in the folder. Return the settings
-    and the number of examples per split and class.
+    ``key`` is a checksum of the input and the settings, which is recorded in the folder. Return a dictionary
+    with the ``settings`` and the ``counts`` of examples per split and class.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)

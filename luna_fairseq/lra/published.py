@@ -1,4 +1,4 @@
-"""Read the published files of Long Range Arena: ListOps, Text, Retrieval, Image and Pathfinder."""
+"""Readers of the published files of Long Range Arena: ListOps, Text, Retrieval, Image and Pathfinder."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ ImageExample = Tuple[str, np.ndarray, int]
 def read_listops(folder: Path) -> Iterator[TokenExample]:
     """Yield tuples (split, [vocabulary indices], value) for the published ListOps expressions.
 
-    The folder has ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raises InputError if a value
-    in these files is wrong.
+    ``folder`` contains ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raises InputError if a
+    file does not exist, a line is malformed, or a stated value is not the value of its expression.
     """
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
@@ -111,7 +111,7 @@ def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
-    """Truncate a text to ``max_length`` bytes. Append its length to ``truncated`` if it is longer."""
+    """Truncate a text to ``max_length`` bytes. If it is longer, append its length to ``truncated``."""
     if len(text) > max_length:
         truncated.append(len(text))
     return list(text[:max_length])
@@ -211,9 +211,9 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Yield tuples (name, label, location) for the images in a Pathfinder metadata file.
+    """Yield tuples (name, label, location) for the images listed in a Pathfinder metadata file.
 
-    The location is for error messages. The files are text, although their names end with ``.npy``.
+    ``location`` is for error messages. The file contains text, although its name ends with ``.npy``.
     """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         columns = line.split()
@@ -226,7 +226,7 @@ def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[s
 def _split_images(
     archive: Path, images: Dict[str, int], entries: List[Tuple[str, int, str]], raw: Path, side: int
 ) -> Iterator[ImageExample]:
-    """Shuffle the Pathfinder images with seed 0, and divide them among the splits.
+    """Yield (split, image, label) for the Pathfinder images, shuffled with seed 0 and divided into splits.
 
     Args:
         archive: archive of the published benchmark, for error messages.

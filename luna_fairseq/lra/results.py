@@ -45,7 +45,7 @@ def read_result(path: Path) -> Result:
 
 
 def describe_differences(one: Result, other: Result) -> str:
-    """Return how two results differ in options or data, or "" if they may be averaged."""
+    """Describe how two results differ in options or data, or return "" if they may be averaged."""
     changes = result_differences(one.options, other.options)
     if one.data and other.data and one.data != other.data:
         changes.append("other data")

@@ -99,7 +99,7 @@ def build_parser() -> CommandParser:
 def run(args: argparse.Namespace, extra: List[str]) -> None:
     """Train and test every model with every seed, draw the requested plots, and print a table.
 
-    Runs that diverge are skipped. An InputError at the end names them.
+    Runs that diverge are skipped, and named by an InputError at the end.
     """
     recipe = read_recipe(args.recipe, "lra", extra)
     task = find_task(recipe)
@@ -163,9 +163,9 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def find_task(recipe: Recipe) -> str:
-    """Return the task of a recipe as a key of ``TITLES``, such as "listop".
+    """Return the Long Range Arena task of a recipe (YAML file of fairseq-train options), such as "listop".
 
-    The name of the recipe's architecture ends with this key. Raises InputError for other architectures.
+    The name of the recipe's architecture ends with the task. Raises InputError for other architectures.
     """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
@@ -198,7 +198,7 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Match the name of a Luna model: length of P, "-anchored" or None, "-p" or None. Otherwise return None.
+    """Match a Luna model's name: length of the packed sequence P, "-anchored" or None, "-p" or None.
 
     Example:
         >>> parse_luna("luna-16-p").groups()
@@ -285,7 +285,7 @@ def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
     """Return the key that sorts models: the Transformer, other baselines by name, Luna, then anchored Luna.
 
-    Luna models are sorted by the length of P.
+    Luna models are sorted by the length of the packed sequence P.
     """
     match = parse_luna(model)
     if match is None:

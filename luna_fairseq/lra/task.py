@@ -1,4 +1,4 @@
-"""Tasks of Long Range Arena: classify token sequences, pairs of sequences, or images as pixel sequences."""
+"""fairseq tasks of Long Range Arena: classification of token sequences, of pairs, and of images as pixels."""
 
 import logging
 from argparse import Namespace
@@ -96,11 +96,11 @@ class LRATask(FairseqTask):
 
     @property
     def prepends_cls(self) -> bool:
-        """True if the model classifies its output at ``<CLS>``, which is then prepended to all sequences."""
+        """True if the model classifies sequences by its output at ``<CLS>``, which is then prepended."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, fields: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build and store the dataset of a split. It is shuffled unless ``--no-shuffle`` is given.
+        """Build a split's dataset, and store it in ``self.datasets``, shuffled except with ``--no-shuffle``.
 
         Args:
             split: name of the split.
@@ -119,11 +119,11 @@ class LRATask(FairseqTask):
 
 @register_task("lra-text", dataclass=LRAConfig)
 class LRATextTask(LRATask):
-    """Task that classifies token sequences or pairs of token sequences.
+    """Classification task for token sequences or pairs of token sequences.
 
     The data folder has the layout of the authors' code: ``src-bin``, ``label-bin`` and, for pairs,
-    ``src1-bin``. luna-prepare-lra or fairseq-preprocess writes them. ``<CLS>`` is the last entry of the
-    dictionary.
+    ``src1-bin``. luna-prepare-lra or fairseq-preprocess writes these folders. ``<CLS>`` is the last entry of
+    the dictionary.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary):
@@ -211,7 +211,7 @@ class LongRangeArenaTask(LRATextTask):
 
 @register_task("lra-image", dataclass=LRAImageConfig)
 class LRAImageTask(LRATask):
-    """Task that classifies images, represented as sequences of grayscale pixels.
+    """Classification task for images, represented as sequences of grayscale pixels.
 
     The data folder contains the images in ``input/SPLIT.npy`` or the text file ``input/SPLIT.src``, and the
     labels in ``label/SPLIT.label``.

@@ -1,4 +1,4 @@
-"""Write data folders for the Long Range Arena tasks."""
+"""Functions that write data folders for the Long Range Arena tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_tokens(
         symbols: vocabulary.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
         examples: tuples (split, sequences, label). ``sequences`` has one sequence of indices into
-            ``symbols``, or two for pairs. An end-of-sentence symbol is appended to each.
+            ``symbols``, or two for pairs. An end-of-sentence symbol is appended to each sequence.
         pairs: whether an example is a pair of sequences.
     """
     vocabulary, labels = (

@@ -124,7 +124,7 @@ class TextPreparation:
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
         """Yield the lines of all files of a split. An empty line between two files separates their documents.
 
-        ``controls``, the number of lines with control characters in each file, is updated in place.
+        ``controls`` counts the lines with control characters in each file, and is updated in place.
         """
         for number, path in enumerate(self.files[split]):
             if number:
@@ -132,7 +132,7 @@ class TextPreparation:
             yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files, or learn a sentencepiece encoding. Return the file names and no counts."""
+        """Copy GPT-2's files, or learn a sentencepiece encoding. Return the file names and {}."""
         if self.options.vocab_size is None:
             gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
@@ -146,8 +146,7 @@ class TextPreparation:
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
         """Encode all text, and write it and its dictionary in fairseq's format.
 
-        If ``given_dictionary`` is None, a dictionary is built. Return the names of the written files, and the
-        counts to record and print.
+        A dictionary is built if ``given_dictionary`` is None. Return the names of the files, and counts.
         """
         destdir = self.options.destdir
         remove_checksums(destdir)
@@ -175,8 +174,8 @@ class TextPreparation:
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.
 
-        The lines are added to ``texts``, the encoded text of each shard. Return the number of lines that
-        fairseq will skip, because they are too long for the preset options.
+        The encoded lines are added to ``texts``, in place. Return the number of lines that fairseq will skip
+        because they exceed the preset maximum length.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
@@ -203,7 +202,7 @@ class TextPreparation:
             ) from error
 
     def _build_dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        """Build a dictionary of all of the tokenizer's subword tokens, sorted by frequency (``counts``)."""
+        """Build a dictionary of all subwords of the tokenizer, sorted by their frequencies ``counts``."""
         if self.gpt2:
             return build_dictionary(gpt2_symbols(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

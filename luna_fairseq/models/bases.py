@@ -134,7 +134,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     Attributes:
         encoder_class: function ``(configuration, source dictionary, token embedding) -> encoder``.
         decoder_class: function ``(configuration, target dictionary, token embedding) -> decoder``.
-        shortlist: vocabulary shortlist that restricts beam search (None: no restriction).
+        shortlist: vocabulary shortlist that restricts beam search, or None.
     """
 
     encoder_class: Callable[..., nn.Module]

@@ -17,7 +17,7 @@ from luna_fairseq.models.replaced_linears import replace_linears
 
 @lru_cache(maxsize=None)
 def has_bfloat16_products() -> bool:
-    """Return True if this CPU multiplies matrices in bfloat16 (with avx512_bf16 or AMX)."""
+    """Return True if this CPU and torch support bfloat16 matrix multiplication (avx512_bf16 or AMX)."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     if not any(getattr(torch.cpu, name, bool)() for name in names):
         return False
@@ -46,8 +46,8 @@ class BFloat16Linear(nn.Module):
     """Linear layer that multiplies in bfloat16, with inputs, bias and outputs in float32.
 
     Args:
-        weight: float32 matrix [outputs, inputs].
-        bias: float32 vector [outputs], or None for a layer without bias.
+        weight: float32 matrix [out_features, in_features].
+        bias: float32 vector [out_features], or None for a layer without bias.
     """
 
     def __init__(self, weight: Tensor, bias: Optional[Tensor]):
@@ -57,7 +57,7 @@ class BFloat16Linear(nn.Module):
         self.unpacked: Optional[Tensor] = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to float32 vectors [..., inputs]."""
+        """Apply the layer to float32 vectors [..., in_features], with a bfloat16 matrix product."""
         products = torch.ops.mkldnn._linear_pointwise(x.bfloat16(), self.packed, None, "none", [], "")
         return products.float() if self.bias is None else products + self.bias
 

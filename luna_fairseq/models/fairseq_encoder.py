@@ -88,7 +88,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             self.has_new_packed_norm = True
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters, even if the final norm of P is missing, unused, or has the authors' name."""
+        """Load parameters, even if the final norm of P is absent, unused, or named as by Luna's authors."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)

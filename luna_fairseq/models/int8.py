@@ -49,7 +49,7 @@ class OneDnnWeight:
         self.zeros = torch.zeros(len(self.scales), dtype=torch.long)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Return the products [..., outputs] with vectors [..., inputs] of values between -1 and 1."""
+        """Multiply x [..., in_features], with values in [-1, 1], by the weight, to [..., out_features]."""
         vectors = x.reshape(-1, x.size(-1))
         levels = torch.quantize_per_tensor(vectors, STEP, ZERO, torch.quint8).int_repr()
         products = torch.ops.onednn.qlinear_pointwise(
@@ -126,8 +126,8 @@ class Linear8(nn.Module):
     on other positions or sentences.
 
     Args:
-        weight: float32 matrix [outputs, inputs].
-        bias: float32 vector [outputs], or None for a layer without bias.
+        weight: float32 matrix [out_features, in_features].
+        bias: float32 vector [out_features], or None for a layer without bias.
 
     Example:
         >>> layer = Linear8(torch.eye(8), bias=None)
@@ -148,7 +148,7 @@ class Linear8(nn.Module):
         self.onednn = OneDnnWeight(quantised) if uses_onednn and has_onednn_product() else None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer that computes only the outputs with these indices [N].
+        """Return a layer that computes only the outputs with the N given indices.
 
         The unpacked weights are cached for later calls.
         """
@@ -163,7 +163,7 @@ class Linear8(nn.Module):
         return selected
 
     def unpack(self) -> Tuple[Tensor, Tensor]:
-        """Return the integer weights [outputs, inputs] and the scales [outputs], and cache them."""
+        """Return, and cache, the integer weight [out_features, in_features] and scales [out_features]."""
         if self.unpacked is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch deprecates quantised tensors
@@ -172,14 +172,14 @@ class Linear8(nn.Module):
         return self.unpacked
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to float32 vectors [..., inputs]."""
+        """Apply the layer to float32 vectors [..., in_features]."""
         # The lower bound avoids division by zero at positions where all inputs are zero.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale)
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Quantize vectors [..., inputs] with values in [-1, 1] to 8 bits and multiply them by the weight."""
+        """Quantize x [..., in_features], with values in [-1, 1], to 8 bits, and multiply by the weight."""
         form = LINEAR8_FORMS.choose(x, self)
         if form == "onednn":
             onednn: Any = self.onednn
@@ -195,11 +195,11 @@ class Linear8(nn.Module):
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
-    """Quantize vectors [..., inputs] to 8 bits with a fixed scale and multiply them by packed weights.
+    """Quantize x [..., in_features] to 8 bits with a fixed scale, and multiply by packed weights.
 
     The values must lie between -1 and 1. PyTorch's dynamically quantized linear operator derives the scale
     from the smallest and largest input. This function keeps the scale fixed by appending a vector that
-    contains -1 and 1. Return the products [..., outputs].
+    contains -1 and 1. Return [..., out_features].
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0

@@ -55,7 +55,7 @@ class WeightCopy:
         return all(x is copied and x._version == version for x, (copied, version) in pairs)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
+        """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
 
@@ -87,7 +87,7 @@ class _HoldsCopy(nn.Module):
     copied: Optional[WeightCopy] = None
 
     def train(self, mode: bool = True) -> Any:
-        """Drop the copy when training begins."""
+        """Discard the layer's copy of its weight when training begins."""
         if mode:
             self.copied = None
         return super().train(mode)
@@ -108,7 +108,7 @@ class OneDnnLinear(_HoldsCopy):
     """Linear layer that holds a copy of its weight in the memory layout of oneDNN.
 
     The constructor and :meth:`copy_weights` make the copy. If there is no usable copy, on a GPU, in half
-    precision, with gradients, or while torch records a graph, the layer works like an ordinary linear layer.
+    precision, with gradients, or while torch captures a graph, it works like an ordinary linear layer.
     The results are the same up to rounding.
 
     Args:
@@ -134,7 +134,7 @@ class OneDnnLinear(_HoldsCopy):
         self.copied = WeightCopy.create([self])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to vectors [..., inputs], with the weight copy if possible."""
+        """Apply the layer to x [..., in_features], with the copied weight if possible."""
         copied: Any = self.copied
         if LINEAR_FORMS.choose(copied, x, (self,)) == "onednn":
             return copied.multiply(x)
@@ -157,7 +157,7 @@ class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
         self.copied = WeightCopy.create(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
+        """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
         copied: Any = self.copied
         if LINEAR_FORMS.choose(copied, x, self.layers) == "onednn":
             return copied.multiply(x)

@@ -21,7 +21,7 @@ class FusedProduct(FusedProjections):
         self.product = product
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
+        """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
         return self.product(x)
 
 

@@ -93,7 +93,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, which applies its layers ``layer_repeats`` times."""
+    """fairseq's Transformer encoder, with its stack of layers applied ``layer_repeats`` times."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)

@@ -27,12 +27,13 @@ _BLOCK = 128  # columns whose maximum find_largest compares
 
 
 class EncodedBatch(NamedTuple):
-    """Encoder outputs for a batch, and output projections restricted to the tokens the search may choose.
+    """Encoder outputs of a batch, and output projections restricted to tokens the beam search may choose.
 
     Attributes:
-        outputs: encoder output of each model; empty for language models.
-        candidates: tokens [N] that the search may choose, in increasing order, or None for all tokens.
-        projections: output projection of each model to the candidates; empty without candidates.
+        outputs: encoder output of each model. Empty for language models.
+        candidates: tokens [N] that the search may choose, in increasing order. None if it may choose all
+            tokens.
+        projections: output projection of each model to the candidates. Empty if ``candidates`` is None.
     """
 
     outputs: Any

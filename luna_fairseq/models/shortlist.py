@@ -137,14 +137,14 @@ class SelectedOutputs(nn.Module):
         self.layer, self.outputs = layer, outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the selected outputs for vectors [..., inputs]."""
+        """Compute the selected outputs for x [..., in_features]."""
         return self.layer(x).index_select(-1, self.outputs)
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer that computes only the outputs of an output projection with the given indices.
+    """Return a layer that computes only the outputs of an output projection whose indices are ``outputs``.
 
-    It has the class of the projection if the weights can be selected, otherwise it is a
+    The layer has the class of the projection if the weights can be selected. Otherwise, it is a
     :class:`SelectedOutputs`.
     """
     if isinstance(projection, (Linear8, BFloat16Linear)) and not has_hooks(projection):

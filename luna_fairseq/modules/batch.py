@@ -21,8 +21,8 @@ class Source(NamedTuple):
     Attributes:
         padding_mask: mask [B, S], True at padding of the context. None without padding.
         packed_padding_mask: mask [B, L], True at padded rows of P. None without padding.
-        sentence_numbers: one-based number [B, S] of the sentence in a document that each token belongs to,
-            and 0 at padding. None if sentences are not numbered.
+        sentence_numbers: one-based number of the sentence that each token of a document belongs to, [B, S], 0
+            at padding. None if sentences are not numbered.
     """
 
     padding_mask: Optional[Tensor] = None
@@ -38,7 +38,7 @@ class Target(NamedTuple):
 
     Attributes:
         padding_mask: mask [B, T], True at padding.
-        places: zero-based index [B, T] of each token in its sequence, not counting padding.
+        places: zero-based index of each token in its sequence, [B, T], not counting padding.
         tokens: token ids [B, T], or None if the caller passed embeddings instead.
     """
 
@@ -70,7 +70,7 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
 
 
 def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_padding: bool = True) -> Tensor:
-    """Return the zero-based index [B, T] of each token in its sequence, not counting padding; 0 at padding.
+    """Return the zero-based index of each token in its sequence, [B, T], without padding; 0 at padding.
 
     If ``count`` [B] is given, the indices continue after this number of earlier tokens. If the caller knows
     that there is no padding, ``has_padding=False`` saves operations.
@@ -94,7 +94,7 @@ def can_branch_on_values(x: Tensor) -> bool:
     """Return True if Python code may branch on the values of a tensor, for example in an ``if``.
 
     Return False for a tensor on a GPU, because reading its values would wait for the GPU. Also return False
-    while torch records a graph, because the graph would contain only one branch.
+    while torch captures a graph, because the graph would contain only one branch.
     """
     return x.device.type == "cpu" and not is_recording_graph()
 
@@ -102,7 +102,7 @@ def can_branch_on_values(x: Tensor) -> bool:
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
     """Return None in place of a mask that is False everywhere, because attention is faster without a mask.
 
-    A mask on a GPU or in a recorded graph is returned unchecked, because its values cannot be read cheaply.
+    A mask on a GPU or in a captured graph is returned unchecked, because its values cannot be read cheaply.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -112,7 +112,7 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 def length_range(lengths: Tensor, at_most: int) -> Tuple[int, int]:
     """Return the shortest and the longest of the lengths [B], or (0, ``at_most``) if they are unknown.
 
-    They are unknown on a GPU, where reading them is slow, in a recorded graph, and if B is 0.
+    The lengths are unknown on a GPU, where reading is slow, in a captured graph, and if B is 0.
     """
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.min()), int(lengths.max())

@@ -62,7 +62,7 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the dropout probability in effect. It is 0 in evaluation, unless fairseq retains dropout."""
+    """Return the current dropout probability: 0 in evaluation mode, except with --retain-dropout."""
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
@@ -110,7 +110,7 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
 
 
 def hypotheses_per_sentence(num_hypotheses: int, num_sentences: int) -> int:
-    """Return the number of hypotheses per source sentence. It is 1 outside of beam search."""
+    """Return the number of hypotheses per source sentence, which is 1 outside of beam search."""
     if num_hypotheses % num_sentences:
         raise InputError(
             f"{num_hypotheses} hypotheses cannot belong to {num_sentences} sentences. "

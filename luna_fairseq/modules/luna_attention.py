@@ -75,7 +75,7 @@ class LunaAttention(ProjectingAttention):
     Args:
         embed_dim: width C of the queries, of P, of the context and of the output.
         num_heads: number of unpack attention heads.
-        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
+        num_pack_heads: number of pack attention heads (default: ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values. Otherwise a single projection computes both
             (default: False).
@@ -85,8 +85,8 @@ class LunaAttention(ProjectingAttention):
         InputError: ``embed_dim`` is not a multiple of ``num_heads`` or of ``num_pack_heads``.
 
     Attributes:
-        watcher: callback used to log :meth:`weights` (default: None). :meth:`pack` calls it with this module
-            and the keywords packed, context, source and geometry, :meth:`unpack` with query and geometry.
+        watcher: callback used to log :meth:`weights`, or None. :meth:`pack` calls it with this module and the
+            keywords packed, context, source and geometry, :meth:`unpack` with query and geometry.
 
     Example:
         >>> import torch
@@ -132,7 +132,7 @@ class LunaAttention(ProjectingAttention):
     def has_projection(self, name: str) -> bool:
         """Return True if this module has the projection ``name``, such as "pack_q" or "unpack_kv".
 
-        Luna attention has all of them. A subclass returns False for projections that it does not use.
+        Luna attention has all projections. A subclass returns False for projections that it does not use.
         """
         return True
 

@@ -55,12 +55,12 @@ class FusedProjections(nn.Module):
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
         """Return True if this layer can be called in place of ``layers``.
 
-        They must be the layers that were fused. They must have no hooks, because hooks would not run.
+        ``layers`` must be the fused layers, and have no hooks, because hooks would not run.
         """
         return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to vectors [..., inputs], and return their concatenated outputs."""
+        """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
         raise NotImplementedError
 
 
@@ -145,19 +145,19 @@ class LunaCausalAttention(nn.Module):
         keep_state: Optional[bool] = None,
         counts: Optional[TokenCounts] = None,
     ) -> Tuple[Tensor, Optional[LunaCausalState]]:
-        """Compute causal attention over whole sequences, or for the positions after a state.
+        """Compute causal attention over whole sequences, or continue the sequences from ``state``.
 
         Args:
-            query: queries X [T, B * n, C].
-            memory: projected P of the B sentences, returned by :meth:`read`.
+            query: input X [T, B * n, C], n hypotheses for each of B sentences.
+            memory: packed sequence P of each of the B sentences, projected by :meth:`read`.
             state: state returned by the previous call, or None at the beginning of the sequences.
             key_padding_mask: boolean mask [B * n, T], True at padding on the left or right.
-            keep_state: return the state after these positions (default: True if ``state`` is given).
+            keep_state: return the state after position T (default: True if ``state`` is given).
             counts: numbers of tokens before and after this call, if a decoder has already computed them for
                 all layers.
 
         Returns:
-            Output [T, B * n, C], and the state after these positions (None if ``keep_state`` is False).
+            Output [T, B * n, C], and the state after position T (None if ``keep_state`` is False).
 
         Example:
             >>> import torch

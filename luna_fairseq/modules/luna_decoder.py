@@ -102,8 +102,7 @@ class LunaDecoder(TokenEmbedding):
     Args:
         options: decoder options.
         embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
-        attentions: factory that builds the attention modules of the layers (default: None, the attention
-            modules of the Luna paper).
+        attentions: factory that builds the attention modules of the layers (default: those of the paper).
         builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
             (default: torch's modules, and no wrapper).
         **base: constructor arguments of a second base class, if a subclass has one.

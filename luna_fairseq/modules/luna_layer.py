@@ -71,7 +71,7 @@ class LunaLayer(nn.Module):
         return self.add_residual(self.packed_layer_norm, packed, packed_context)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward block with its residual connection to the tokens [T, B, C], but not to P."""
+        """Apply the feed-forward block and its residual connection to tokens [T, B, C]. P is unchanged."""
         y = self.final_layer_norm(x) if self.normalize_before else x
         y = self.activation_fn(self.fc1(y))
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
@@ -200,9 +200,10 @@ class CausalLayer(LunaLayer):
     def attend_to_target(
         self, x: Tensor, memory: LayerMemory, state: Any, shared: Shared
     ) -> Tuple[Tensor, Any]:
-        """Apply causal self-attention with its residual connection to X [T, B * n, C].
+        """Apply causal self-attention and its residual connection to the target tokens X [T, B * n, C].
 
-        Return the new X, and the state after these positions (None if no state is kept).
+        ``memory`` holds the projected P, and ``shared`` the padding mask and token counts of the target.
+        Return the new X, and the state after the last position of X (None if no state is kept).
         """
         y = self.self_attn_layer_norm(x) if self.normalize_before else x
         keep_state = shared.counts is not None

@@ -1,6 +1,6 @@
 """Pack and unpack attention without projecting the tokens: the packed sequence P is projected instead.
 
-The tables at the end of the file say when this implementation of the two operations is chosen.
+The tables at the end of the file define when this implementation of the two operations is chosen.
 
 Attention multiplies rows r of the packed sequence P by projected tokens W x. Because ``r . (W x)`` equals
 ``(W^T r) . x``, the rows can be multiplied by W^T, and the tokens then need no multiplication by W. The rows
@@ -46,7 +46,7 @@ def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Hea
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Return True if calling the layer runs own or global hooks, or a ``forward`` set on this instance."""
+    """Return True if calling the layer runs hooks (its own or global), or a ``forward`` of this instance."""
     own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
     of_all = of_all or torch_module._global_backward_hooks
@@ -59,22 +59,22 @@ def has_hooks(layer: nn.Module) -> bool:
 def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if calling the layer computes ``weight x + bias`` and nothing else.
 
-    A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``. Its
-    subclasses do not inherit this property.
+    A class other than ``nn.Linear`` must itself set the class attribute ``computes_plain_linear``, which
+    subclasses do not inherit.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
 
 
 def can_absorb(projection: nn.Module) -> bool:
-    """Return True if the projection is a plain linear layer with a bias, so that rows can absorb it."""
+    """Return True if a projection is a plain linear layer with a bias, which rows of P can absorb."""
     return is_plain_linear(projection) and projection.bias is not None
 
 
 def should_absorb(rows: Tensor, tokens: Tensor, projections: Sequence[nn.Module], products: int = 2) -> bool:
     """Return True if multiplying the rows by W^T is faster than projecting the tokens, and saves memory.
 
-    The result depends on the shapes. It is False on a GPU, while torch records a graph, for half precision,
+    The result depends on the shapes. It is False on a GPU, while torch captures a graph, for half precision,
     if rows and tokens differ in dtype, and if a projection is not a plain linear layer with a bias. Only CPUs
     were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward, torch 2.13).
 
@@ -105,11 +105,11 @@ def absorbed_pack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute pack attention without projecting the context [S, B, C] to which the packed sequence P attends.
+    """Compute pack attention to the context [S, B, C] without projecting the context.
 
-    q is the projected P [B, H, L, K], for H heads of width K and L rows. The result has the same shape.
-    context_padding_mask [B, S] is True at padding. An example that is all padding yields zeros. The bias
-    broadcasts to the logits [B, H, L, S]. The caller passes ``dropout=0`` in evaluation.
+    q is the projected packed sequence P [B, H, L, K], for H heads of width K and L rows. The result has the
+    same shape. context_padding_mask [B, S] is True at padding. An example that is all padding yields zeros.
+    The bias broadcasts to the logits [B, H, L, S]. ``dropout`` is also applied in evaluation mode.
     """
     logits = absorbed_logits(q, context, key)
     mask = None if context_padding_mask is None else context_padding_mask[:, None, None, :]
@@ -130,11 +130,11 @@ def absorbed_unpack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute unpack attention [T, B, C], including the output projection, without projecting x [T, B, C].
+    """Compute unpack attention, including the output projection, without projecting x [T, B, C].
 
-    x holds the queries. k and v [B, H, L, K] are the keys and values of the L rows of the packed context, for
-    H heads of width K. packed_padding_mask [B, L] is True at masked rows. The bias broadcasts to the logits
-    [B, H, T, L]. The caller passes ``dropout=0`` in evaluation.
+    x holds the queries, and the result is [T, B, C]. k and v [B, H, L, K] are the keys and values of the L
+    rows of the packed context, for H heads of width K. packed_padding_mask [B, L] is True at masked rows. The
+    bias broadcasts to the logits [B, H, T, L]. ``dropout`` is also applied in evaluation mode.
     """
     logits = absorbed_logits(k, x, query).transpose(2, 3).contiguous()
     mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
@@ -145,9 +145,10 @@ def absorbed_unpack(
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute logits ``r . (W x + b) / sqrt(K)`` [B, H, L, S] without projecting the tokens x [S, B, C].
+    """Compute the logits ``r . (W x + b) / sqrt(K)`` without projecting the tokens x [S, B, C].
 
-    ``rows`` holds the vectors r [B, H, L, K] of H heads. ``projection`` holds W and b, split into heads.
+    ``rows`` holds the vectors r [B, H, L, K] of H heads. ``projection`` holds W and b, split into heads. The
+    result is [B, H, L, S].
     """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
@@ -164,7 +165,7 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply vectors [B, H, L, M] by one matrix per head, ``weight`` [H, M, N], to [B, H, L, N]."""
+    """Multiply vectors [B, H, L, M] by one matrix per head, ``weight`` [H, M, N]. Return [B, H, L, N]."""
     B, H, L, _ = rows.shape
     # One product per head: [L B, M] times [M, N].
     products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)
@@ -180,11 +181,11 @@ class AbsorbedMemory(NamedTuple):
     matrices. Shapes: B sentences, L rows, H heads of dimension K, model width C = H * K.
 
     Attributes:
-        key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
-        key_bias: products [B, 1, H * L] of the scaled keys with the bias of the query projection. The most
+        key: product of the keys with the query projection, [B, C, H * L], scaled by K^-0.5.
+        key_bias: product of the scaled keys with the bias of the query projection, [B, 1, H * L]. The most
             negative finite value of the dtype at padding.
-        value: values [B, H * L, C] times the output projection. 0 at padding.
-        value_bias: bias [B, 1, C] of the output projection.
+        value: product of the values with the output projection, [B, H * L, C]. 0 at padding.
+        value_bias: bias of the output projection, [B, 1, C].
         pack_weights: always None.
     """
 
@@ -213,7 +214,7 @@ def absorb_projections(
     """Multiply keys by the query projection and values by the output projection, once per source.
 
     ``k`` and ``v`` [B, H, L, K] are the keys and values of the L rows of the packed context, for H heads of
-    width K. ``packed_padding_mask`` [B, L] is True at padded rows. The products are returned.
+    width K. ``packed_padding_mask`` [B, L] is True at padded rows.
     """
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]
@@ -258,7 +259,7 @@ def should_prepare(key: Tensor, projections: Sequence[nn.Module]) -> bool:
 
     The projections are those of the queries and of the output of unpack attention, which must be plain linear
     layers. The keys are [B, H, L, K] for B sources. The products must be at most half as large as the two
-    matrices, so that a decoding step reads less memory. The result is False on a GPU and while torch records
+    matrices, so that a decoding step reads less memory. The result is False on a GPU and while torch captures
     a graph. If an implementation is forced by name, only the type of the layers is checked.
     """
     B, _, L, K = key.shape

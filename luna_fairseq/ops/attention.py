@@ -69,8 +69,8 @@ def softmax_attention(
     """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
     q [B, H, T, K] is unscaled. k and v are [B, H, S, K]. mask and bias broadcast to [B, H, T, S], and the
-    mask is True at masked keys. Queries whose keys are all masked yield zeros. Dropout of the weights is
-    applied in evaluation too.
+    mask is True at masked keys. Queries whose keys are all masked yield zeros. ``dropout`` is also applied to
+    the weights in evaluation mode.
 
     Example:
         >>> import torch
@@ -134,11 +134,10 @@ def luna_attention(
         q: unscaled queries [B, H, T, K].
         k: keys [B, H, S, K].
         v: values [B, H, S, K].
-        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding yields zeros
-            (default: None, no padding).
-        dropout: dropout probability of the attention weights. Pass 0 in evaluation (default: 0).
-        bias: bias term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
-        form: name of a form in ``SOFTMAX_FORMS`` (default: None, the first whose condition holds).
+        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding yields zeros.
+        dropout: dropout probability of the attention weights. Pass 0 in evaluation mode.
+        bias: bias term [B or 1, H or 1, T, S] added to the logits.
+        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the first whose condition holds).
 
     Returns:
         The output [B, H, T, K].
@@ -170,7 +169,7 @@ def luna_attention(
 
 
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
-    """Return True if plain matrix products are faster than torch's fused attention, and False otherwise.
+    """Return True if plain matrix products are faster than torch's fused attention.
 
     They are faster on a CPU, in float32 or float64, for at most 64 keys (with a bias, at most 64 queries or
     keys). The fused CPU kernel works on blocks of hundreds of keys, and does not support gradients through a
@@ -200,9 +199,9 @@ SOFTMAX_FORMS = FormTable(
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
     """Return True while torch traces, compiles or exports a graph, and False while it runs eagerly.
 
-    While a graph is recorded, code must not branch on tensor values. ``predicate`` names the function of
-    ``torch.compiler`` to ask. "is_exporting" (torch 2.7) is True under torch.export only. If torch lacks the
-    function, the result is True only while ``torch.jit`` traces.
+    While torch captures a graph, code must not branch on tensor values. ``predicate`` is the name of the
+    function of ``torch.compiler`` to call. "is_exporting" (torch 2.7) is True under torch.export only. If
+    torch lacks the function, the result is True only while ``torch.jit`` traces.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())

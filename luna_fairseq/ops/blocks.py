@@ -105,11 +105,11 @@ def make_window_mask(
     window: Tuple[int, int],
     key_padding_mask: Optional[Tensor] = None,
 ) -> Tensor:
-    """Return the mask [B or 1, 1, n, size, m] of a window, True at keys outside the window and at padding.
+    """Return a mask [B or 1, 1, n, size, m], True at keys outside a sliding window and at padding.
 
-    The keys of a block come from the block itself and from ``neighbours``, the numbers of blocks before and
-    after it. ``window`` holds the numbers of positions before and after a query. Only the length and the
-    device of x [B, H, T, K] are used.
+    The m keys of a block of queries come from the block itself and from ``neighbours``, the numbers of blocks
+    before and after it. ``window`` holds the numbers of positions before and after a query. Only the length
+    and the device of x [B, H, T, K] are used.
     """
     (left, right), (before, after) = neighbours, window
     padding = x.new_zeros(1, 1, x.size(2), 1, dtype=torch.bool)
@@ -127,8 +127,8 @@ def partial_attention(
     """Compute softmax attention to a subset of the keys, and also return the log-sum-exp of the logits.
 
     The queries q [..., T, K] are already scaled. mask and bias broadcast to the logits [..., T, S] of S keys.
-    The mask is True at keys outside the subset. Return the output [..., T, K] and the log-sum-exp
-    [..., T, 1], in float32 or float64. :func:`merge_parts` combines them over several subsets.
+    The mask is True at keys outside the subset. Return the output [..., T, K], and the log-sum-exp
+    [..., T, 1], in float32 or float64. :func:`merge_parts` merges the outputs for several subsets.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -145,7 +145,8 @@ def partial_attention(
 def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
     """Combine attention to N disjoint subsets of the keys into attention to all keys.
 
-    The outputs [N, ..., T, K] are averaged. Their weights are the softmax of ``log_sums`` [N, ..., T, 1] over
-    the subsets.
+    ``log_sums`` [N, ..., T, 1] holds the log of the sum of the exponentials of each subset's logits. The
+    softmax of ``log_sums`` over the subsets gives the weights in the average of the ``outputs``
+    [N, ..., T, K].
     """
     return (outputs * log_sums.softmax(dim=0)).sum(dim=0)

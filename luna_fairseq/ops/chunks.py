@@ -47,12 +47,12 @@ def chunk_slices(T: int, size: int) -> List[slice]:
 
 
 def write_chunk(results: Optional[Parts], parts: Parts, span: slice, T: int) -> Parts:
-    """Copy the results of one chunk of c positions into the results of the whole sequence of T positions.
+    """Copy the results of one chunk into the results of the whole sequence of T positions, and return them.
 
-    ``parts`` are the results [N, c, D] of the chunk, at the positions ``span``, for N heads and any width D.
-    Parts and results are named tuples of tensors or None. If ``results`` is None, at the first call, they are
-    allocated in the memory layout [T, N, D], so that the projections that follow need no copy. If one chunk
-    is the whole sequence, its parts are returned.
+    ``parts`` is a named tuple of the chunk's results [N, c, D], or None, at the c positions ``span``, for N
+    heads and any width D. If ``results`` is None, at the first call, the results are allocated in the memory
+    layout [T, N, D], so that the projections that follow need no copy. If one chunk is the whole sequence,
+    ``parts`` is returned.
     """
     if span.stop - span.start == T:
         return parts

@@ -25,7 +25,7 @@ class Form:
         condition: description of the inputs for which the implementation is chosen.
         saves: description of the measured savings, or of the purpose of the implementation.
         applies: function that returns True if the condition holds for the inputs of :meth:`FormTable.choose`.
-        possible: function of the same inputs that returns False if the implementation cannot compute them.
+        possible: function of the same inputs that returns False if the implementation does not support them.
     """
 
     name: str
@@ -65,10 +65,10 @@ class FormTable:
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the implementation to use for these inputs.
 
-        If ``form`` is given, it is returned unchecked, and the implementation itself must refuse inputs that
-        it cannot compute. Otherwise, a name given to :meth:`force` is returned if that implementation
-        supports the inputs. By default, the first implementation whose condition holds is chosen. Raise
-        ValueError if no condition holds.
+        If ``form`` is given, it is returned unchecked, and the implementation itself must reject unsupported
+        inputs. Otherwise, a name given to :meth:`force` is returned if that implementation supports the
+        inputs. By default, the first implementation whose condition holds is chosen. Raise ValueError if no
+        condition holds.
         """
         if form is not None:
             name = self.find(form).name
@@ -97,8 +97,9 @@ class FormTable:
     def force(self, name: Optional[str]) -> Iterator[List[str]]:
         """Context manager in which all threads use one implementation for all inputs that it supports.
 
-        It is meant for tests and measurements. It yields a list to which each call of the operation appends
-        the name of the implementation it used. If ``name`` is None, implementations are chosen as usual.
+        The context manager is meant for tests and measurements. It yields a list to which each call of the
+        operation appends the name of its implementation. If ``name`` is None, implementations are chosen as
+        usual.
         """
         outer = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []

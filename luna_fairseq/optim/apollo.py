@@ -171,7 +171,7 @@ class Apollo(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Update the parameters once. ``closure`` recomputes the gradients and returns the loss."""
+        """Update the parameters once. Return the loss from ``closure``, or None without ``closure``."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -211,7 +211,7 @@ class Apollo(Optimizer):
     def _update_bucket(
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
-        """Update parameters of one group in place, all with the same device, dtype and step count."""
+        """Update, in place, parameters of one group that share device, dtype and step count."""
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
         update = blocked_update if is_default and device.type == "cpu" else single_tensor_update
@@ -230,12 +230,12 @@ class Apollo(Optimizer):
 
 
 def _compute_dtype(p: Tensor) -> torch.dtype:
-    """Return the dtype in which a parameter is updated: float32 for half precision, else its own."""
+    """Return the dtype of a parameter's update: float32 for half precision, else the parameter's dtype."""
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Split a list of tensors into lists of at most ``limit`` elements in total, or one larger tensor."""
+    """Yield lists of tensors with at most ``limit`` elements in total. A larger tensor gets its own list."""
     chunk: List[Tensor] = []
     size = 0
     for p in params:
@@ -258,7 +258,7 @@ _RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
 
 
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
-    """Raise InputError if an option of a parameter group is out of range."""
+    """Raise InputError if a hyperparameter in a parameter group is out of range."""
     for name, (is_good, wanted) in _RANGES.items():
         value = group[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -271,10 +271,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
-    """Set a weight decay type of None to its default, in place.
-
-    The default is "L2" for the rebound "constant", and "decoupled" for "belief".
-    """
+    """Replace a weight decay type of None in place: "L2" for the rebound "constant", else "decoupled"."""
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 

@@ -1,4 +1,4 @@
-"""Apollo update on a CPU, in blocks that fit into the cache. This reduces memory traffic."""
+"""Apollo update on a CPU, in blocks that fit into the cache, which reduces memory traffic."""
 
 from typing import Any, Dict, List
 
@@ -15,9 +15,9 @@ SMALL_TENSOR = 1 << 16
 def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     """Update one parameter tensor and its state in place, block by block.
 
-    The arguments and, up to rounding, the result are those of :func:`single_tensor_update`. The update makes
-    two passes over the tensors. The weight decay "stable" needs a third pass, because it depends on the mean
-    curvature.
+    The arguments are those of :func:`single_tensor_update`, and the result is the same up to rounding. The
+    update makes two passes over the tensors, or three with the weight decay "stable", which depends on the
+    mean curvature.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)

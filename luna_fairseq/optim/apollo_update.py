@@ -15,10 +15,10 @@ from torch import Tensor
 def single_tensor_update(
     p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """Update one parameter p and its state, given the gradient g. This is the reference for faster functions.
+    """Update one parameter p and its state, given the gradient g. Faster functions must agree with this one.
 
-    ``m`` is the moving average of gradients, ``hessian`` the diagonal approximation of the Hessian, and ``d``
-    the direction of the previous update, overwritten with the new direction.
+    ``m`` is the moving average of gradients, and ``hessian`` the diagonal approximation of the Hessian. ``d``
+    is the direction of the previous update, and is overwritten with the new direction.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -56,7 +56,7 @@ def multi_tensor_update(
 ) -> None:
     """Update a list of parameters and their states in place with torch's foreach operations.
 
-    The arguments are lists of those of :func:`single_tensor_update`. The CPU does not wait for the GPU.
+    Each argument is a list of the arguments of :func:`single_tensor_update`. No operation waits for the GPU.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -117,5 +117,5 @@ def _update_hessians(
 
 
 def norm_offset(group: Dict[str, Any]) -> float:
-    """Return e of apollo.py, a small number added to the norm of the previous direction."""
+    """Return e in the formulas of apollo.py, a small number added to the norm of the previous direction."""
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

@@ -112,7 +112,7 @@ class FairseqApollo(FairseqOptimizer):
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
         """Clip the gradients to the total norm ``max_norm``, and return the total norm before clipping.
 
-        With the clip mode "each", do not clip yet, and return the largest norm of a single gradient.
+        In the clip mode "each", return the largest norm of a single gradient; :meth:`step` clips later.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -122,9 +122,9 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state, but use this run's options, except for the learning rate.
+        """Load the optimizer state. Hyperparameters other than the learning rate are those of this run.
 
-        fairseq would use the options of the checkpoint.
+        fairseq itself would use the hyperparameters in the checkpoint.
         """
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
@@ -139,7 +139,10 @@ class FairseqApollo(FairseqOptimizer):
             group.update(options)
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
-        """Divide the gradients by ``scale``, clip each in the clip mode "each", and update the parameters."""
+        """Divide the gradients by ``scale``, and update the parameters. ``closure`` recomputes the gradients.
+
+        In the clip mode "each", the gradient of each parameter is clipped after the division.
+        """
         if self.clips_each_parameter:
             if closure is not None:
                 closure()
@@ -157,7 +160,7 @@ class FairseqApollo(FairseqOptimizer):
 
 
 def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
-    """Compute the L2 norm of each of N gradients, as a vector [N] on the device of the first one.
+    """Compute the L2 norm of each of N gradients, as a vector [N] on the device of the first gradient.
 
     The vector is in float32, or in float64 if any gradient is in float64.
     """
@@ -168,7 +171,7 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Clip each tensor in place to an L2 norm of at most ``max_norm`` (0: no limit).
+    """Clip each tensor in place to an L2 norm of at most ``max_norm``; 0 means no limit.
 
     Each tensor is multiplied by min(1, max_norm / (norm + 1e-6)). Returns the norms before clipping.
     """

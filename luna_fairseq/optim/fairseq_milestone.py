@@ -91,10 +91,7 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the schedule's options to a parser.
-
-        Unlike in fairseq, ``--milestones`` accepts several words.
-        """
+        """Add the schedule's options to a parser. Unlike fairseq's, ``--milestones`` takes several values."""
         parser.add_argument(
             "--milestones",
             nargs="+",
@@ -107,7 +104,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the best validation loss. The rate itself depends only on the number of updates."""
+        """Load the best validation loss. The learning rate depends only on the number of updates."""
         self.best = state_dict.get("best")
 
     def step_update(self, num_updates: int) -> float:

@@ -28,8 +28,8 @@ LIMIT = 32.0
 class BoundedMemoryAttention(PeerAttention):
     """Bounded-memory attention, ABC (Peng et al., 2022): queries attend to n memory slots, not to the tokens.
 
-    A slot is a weighted mean of keys, and one of values. The weight of a token is exp(``control``), where
-    ``control`` [B, H, T, n] is a learned projection of the input.
+    A slot holds a weighted mean of the keys and a weighted mean of the values. The weight of a token is
+    exp(``control``), where ``control`` [B, H, T, n] is a learned projection of the input.
     """
 
     name = "abc"
@@ -65,7 +65,7 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Compute causal attention for new positions, given the slots that the earlier positions have filled.
+        """Compute causal attention for new positions, given the memory slots filled by earlier positions.
 
         The state holds the sums ``keys`` and ``values`` of n memory slots, and ``alpha`` [B, H, 1, n], the
         sums of the weights with which tokens were added to the slots. Return the output and the new state.
@@ -118,7 +118,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return means [B, H, n, K] of keys and of values [B, H, T, K], weighted by alpha [B, H, T, n]."""
+    """Return each slot's means of keys and of values, [B, H, n, K], with weights alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

@@ -2,8 +2,8 @@
 
 A subclass computes attention for queries, keys and values that are already projected and split into heads.
 
-Shapes in this folder: batch size B, H heads, T positions or queries, S keys, model width C, and head width K
-= C / H. Masks are True at padding, and at pairs of a query and a key that must not attend.
+Shapes in this package: batch size B, H heads, T positions or queries, S keys, model width C, and head width K
+= C / H. Masks are True at padding, and at keys that a query must not attend to.
 """
 
 from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, Union
@@ -39,7 +39,8 @@ def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[T
     """Split the mask argument of cross-attention into the padding mask and the positions of target tokens.
 
     The positions are for a diagonal prior, a bias toward source tokens at a similar relative position.
-    fairseq's decoder layer passes only the mask on to cross-attention, so both are passed as one tuple.
+    fairseq's decoder layer passes only the mask on to cross-attention, so the mask and the positions are
+    passed as one tuple.
 
     Return the padding mask (or None), and a dictionary of the positions with the keys ``target_place`` and
     ``target_origin`` (:class:`luna_fairseq.anchored.geometry.TargetPlaces`), empty without positions.
@@ -55,8 +56,8 @@ class PeerAttention(ProjectingAttention):
     """Base class of the attention mechanisms, with the interface of fairseq's MultiheadAttention.
 
     Each instance computes one form: bidirectional self-attention, causal self-attention or cross-attention.
-    The methods call the projected input tensors of the attention *parts*. By default, they are queries, keys
-    and values [B, H, T, K].
+    In the methods, *parts* are the projected input tensors: by default, queries, keys and values [B, H, T, K]
+    for batch size B, H heads of width K and T positions.
 
     Args:
         embed_dim: width of queries, keys, values and output.
@@ -65,7 +66,7 @@ class PeerAttention(ProjectingAttention):
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
         max_positions: maximum sequence length, for attention mechanisms whose parameters depend on it.
         dropout: dropout probability of attention weights. It is ignored if no weights are computed.
-        q_noise: fairseq's quantization noise on the projections (0: none).
+        q_noise: fairseq's quantization noise on the projections. 0 means no noise.
         qn_block_size: block size of the quantization noise.
 
     Attributes:
@@ -144,7 +145,7 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Return the tensors of a context that all decoding steps read, as a dictionary of tensors [B, ...].
+        """Compute the tensors [B, ...] that all decoding steps share for a context, as a dictionary.
 
         ``parts`` are the tensors that :meth:`project_context` returns.
         """
@@ -155,7 +156,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute cross-attention from a decoder input [T, B, C] to the context cached in ``memory``.
 
-        Return the output [B, H, T, K], and weights [B, H, T, S] (None if not needed or not available).
+        Return the output [B, H, T, K] and the weights [B, H, T, S]. The weights are None if they are not
+        needed or not available.
         """
         raise NotImplementedError
 
@@ -190,7 +192,7 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return a mask [T, T], True at later keys, for x [B, H, T, K]. None if attention is not causal."""
+        """Return a mask [T, T] for x [B, H, T, K], True at later keys, or None if attention is not causal."""
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
@@ -246,8 +248,9 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute the attention weights [B, H, T, S] of each head, in quadratic time and memory.
 
-        If the mechanism computes no weight matrix, each value is replaced with a unit vector, so that the
-        output is the weight matrix.
+        If the mechanism computes no weight matrix, the values are replaced with the rows of the identity
+        matrix, so that the output is the weight matrix. Raises InputError if the output is no weighted sum of
+        values.
         """
         if not self.has_value_weights:
             raise InputError(
@@ -272,7 +275,7 @@ class PeerAttention(ProjectingAttention):
     def attend_left_aligned(
         self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
     ) -> Tensor:
-        """Compute self-attention with :meth:`attend`, or with the method ``attend`` if it is given.
+        """Compute self-attention with the method ``attend`` (default: :meth:`attend`).
 
         If the attention counts positions from the first token, left padding is moved to the right first. The
         output [B, H, T, K] is aligned like the input.
@@ -285,7 +288,7 @@ class PeerAttention(ProjectingAttention):
         return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
-        """Return {}. fairseq's decoder layer calls this method, but does not use the result."""
+        """Return {}. fairseq's decoder layer calls this method, but ignores the result."""
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
@@ -297,12 +300,15 @@ class PeerAttention(ProjectingAttention):
 
 
 def count_left_padding(padding_mask: Tensor) -> Tensor:
-    """Return the number [B, 1] of padding positions before the first token of each sequence."""
+    """Return the number of padding positions before the first token of each sequence, [B, 1]."""
     return padding_mask.long().cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
 def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
-    """Roll each sequence of a batch to the left by its own shift, given as [B, 1]. It may be negative."""
+    """Roll each sequence of a batch to the left along ``dim``; negative shifts roll to the right.
+
+    ``shift`` [B, 1] is the number of positions by which each sequence is rolled.
+    """
     positions = (torch.arange(x.size(dim), device=x.device) + shift) % x.size(dim)
     shape = [1] * x.dim()
     shape[0], shape[dim] = positions.shape
@@ -319,7 +325,7 @@ def identity_values(v: Tensor) -> Tensor:
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
-    """Return ``padding_mask``, or a mask [B, T] that is False everywhere for x [B, H, T, K] if it is None."""
+    """Return ``padding_mask``. If it is None, return a mask [B, T] for x [B, H, T, K] that is all False."""
     return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding_mask is None else padding_mask
 
 

@@ -4,8 +4,8 @@ The sequence is divided into blocks of consecutive positions. Each block attends
 neighbours, the first g blocks (global blocks), and r random blocks. The global blocks attend to all
 positions.
 
-Each layer has a fixed random score for each pair of blocks. A block attends to the r blocks of its own
-sentence with the highest scores. The choice therefore does not depend on the other sentences of the batch.
+Each layer has a fixed random score for each pair of blocks. A block attends to the r blocks with the highest
+scores in the same sentence. The choice therefore does not depend on the other sentences of the batch.
 """
 
 from typing import Any, Optional, Tuple
@@ -31,19 +31,20 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a fixed random score [blocks, blocks] for each query block and key block.
+        """Return fixed random scores [blocks, blocks] for all pairs of a query block and a key block.
 
-        A block attends to the blocks with the highest scores. Shorter sequences use the matrix's top left.
+        A query block attends to the key blocks with the highest scores. Shorter sequences use the upper-left
+        part of the same matrix.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-        """Choose the m key blocks that each query block attends to: its window, global and random blocks.
+        """Choose the m key blocks that each query block attends to: window, global and random blocks.
 
-        Return their indices [B, blocks, m], and a mask that is True at unused entries: blocks beyond an end
-        of the sequence, random blocks that contain only padding, and blocks that are listed twice.
+        Return the key block indices [B, blocks, m], and a mask that is True at unused entries: blocks beyond
+        an end of the sequence, random blocks that contain only padding, and repeated blocks.
         """
         padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
         empty = padding_blocks.all(dim=3).flatten(1)  # [B, blocks]

@@ -5,9 +5,9 @@ phi(k_j), divided by the sum over j. For values v_j, the output is::
 
     y_i = phi(q_i) S / (phi(q_i) . z)    with S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j)
 
-In causal attention the sums for query i run over j <= i, and they are the decoding state. Time and memory are
-linear in the sequence length. S and z are stored together as ``sums`` [B, H, M, K + 1], with z as the last
-column.
+In causal attention, the sums for query i run over j <= i. The sums up to the last token are the decoding
+state. Time and memory are linear in the sequence length. S and z are stored together as ``sums``
+[B, H, M, K + 1], with z as the last column.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -23,11 +23,11 @@ class Keys(NamedTuple):
     """Features phi(k) of attention keys k, with their scale and decay.
 
     Attributes:
-        features: features [B, H, S, M] of the keys, 0 at padding.
-        log_scale: log of the number [B, H, 1, 1] by which all features were divided to avoid overflow (None:
-            not divided). The number cancels when the weights are normalized.
-        log_decay: log of the factor [B, H, S] by which each position decays the sums over earlier positions
-            (None: no decay).
+        features: features of the keys, [B, H, S, M], 0 at padding.
+        log_scale: log of the divisor of all features, [B, H, 1, 1], or None if they were not divided. The
+            division avoids overflow, and cancels when the weights are normalized.
+        log_decay: log of the decay factors, [B, H, S], or None without decay. Factor j multiplies the sums
+            over the positions before j.
     """
 
     features: Tensor
@@ -36,15 +36,15 @@ class Keys(NamedTuple):
 
 
 class FeatureMapAttention(PeerAttention):
-    """Base class of linear-time attention with a feature map phi in place of the softmax.
+    """Base class for linear-time attention with a feature map phi in place of the softmax.
 
-    The weight of a key k for a query q is proportional to phi(q) . phi(k). Arguments named ``extra`` are
-    further projected tensors of a subclass, such as the gate logits of RFA. Attention dropout has no effect,
-    because the weights are never computed.
+    The weight of a key k for a query q is proportional to phi(q) . phi(k). ``extra`` are additional projected
+    tensors that a subclass needs, such as gate logits. Attention dropout has no effect, because the weights
+    are never computed.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the features phi(q) [B, H, T, M] of queries, M for each, in float32 or higher precision."""
+        """Compute the M features phi(q) [B, H, T, M] of each query, in float32 or higher precision."""
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
@@ -54,7 +54,7 @@ class FeatureMapAttention(PeerAttention):
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Divide weighted sums of values by the sum of the weights, the last column of ``sums`` [..., K + 1].
 
-        The divisor is clamped from below by :meth:`least_divisor`, which also takes ``total``.
+        The divisor is at least :meth:`least_divisor`, which is called with ``total``.
         """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
@@ -79,9 +79,9 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return, in a tuple, the tensor on which the bound of :meth:`least_divisor` depends, by default ().
+        """Return a tuple with the tensor that :meth:`least_divisor` takes as ``total``, by default ().
 
-        ``before`` [B, 1 or H, 1, 1] is this tensor at the last earlier position (None at the start).
+        ``before`` [B, 1 or H, 1, 1] is this tensor at the last earlier position, or None at the start.
         """
         return ()
 
@@ -90,11 +90,10 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the sums over the keys of earlier positions.
 
-        ``parts`` are the queries, keys, values and extra tensors of the new positions.
-
-        The state holds ``sums`` and, if they are used, the ``log_scale`` of :class:`Keys` and the ``total``
-        of :meth:`weight_totals`. If old and new features were divided by different numbers, both are
-        converted to the larger number. Return the output [B, H, T, K] and the new state.
+        ``parts`` are the queries, keys, values and extra tensors of the new positions. The state holds
+        ``sums`` and, if they are used, the ``log_scale`` of :class:`Keys` and the ``total`` of
+        :meth:`weight_totals`. If old and new features were divided by different numbers, both are rescaled to
+        the larger divisor. Return the output [B, H, T, K] and the new state.
         """
         q, k, v, *extra = parts
         state = state or {}
@@ -126,8 +125,8 @@ class FeatureMapAttention(PeerAttention):
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
         """Return the sums over all keys, and the number of keys, for :meth:`_weighted_mean`.
 
-        ``sums`` [B, H, M, K + 1] are products of M features and values. ``total`` [B, 1, 1, 1] excludes
-        padding.
+        ``sums`` [B, H, M, K + 1] are products of M features and values. ``total`` [B, 1, 1, 1] is the number
+        of keys that are not padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
@@ -140,8 +139,8 @@ class FeatureMapAttention(PeerAttention):
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Compute the weights phi(q_i) . phi(k_j) [B, H, T, S] before normalization, for tests.
 
-        They are 0 at padding and, in causal attention, at later keys. ``features`` [B, H, T, M] are the query
-        features phi(q), and ``keys`` [B, H, S, M] the key features phi(k).
+        The weights are 0 at padding and, in causal attention, at later keys. ``features`` [B, H, T, M] are
+        the query features phi(q), and ``keys`` [B, H, S, M] the key features phi(k).
         """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)

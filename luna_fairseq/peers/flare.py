@@ -7,7 +7,7 @@ the latents, with their keys K acting as queries. With values V, the output is Y
     Y = softmax(K Q^T) Z
 
 The logits are not scaled by 1 / sqrt(head width), and tokens have no queries. The paper computes keys and
-values with deep networks. Here they are linear projections, as in every peer.
+values with deep networks. Here, keys and values are linear projections, as in the other mechanisms.
 """
 
 from typing import Any, Optional, Tuple

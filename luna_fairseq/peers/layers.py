@@ -1,4 +1,4 @@
-"""fairseq's Transformer encoder and decoder with the attention mechanisms of this folder."""
+"""fairseq's Transformer encoder and decoder with the attention mechanisms of luna_fairseq.peers."""
 
 from typing import Any, Callable, Dict, Optional
 
@@ -17,7 +17,7 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention mechanism called ``name`` for an encoder or decoder layer of the sizes in ``cfg``.
+    """Build the attention mechanism ``name`` for an encoder or decoder layer with the sizes in ``cfg``.
 
     ``form`` is "bidirectional" for an encoder, and "causal" or "cross" for a decoder.
     """
@@ -37,7 +37,7 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """fairseq's Transformer encoder layer, with the self-attention that ``cfg.attention`` selects by name."""
+    """fairseq's Transformer encoder layer, with the self-attention mechanism selected by ``--attention``."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -80,7 +80,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's Transformer decoder layer, with the attention mechanisms that the configuration selects."""
+    """fairseq's Transformer decoder layer, with the attention mechanisms selected by the options."""
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
@@ -94,7 +94,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """fairseq's Transformer encoder with the attention mechanism that ``cfg.attention`` selects by name.
+    """fairseq's Transformer encoder, with the attention mechanism selected by ``--attention``.
 
     With ``--linformer-sharing layerwise``, all layers use the first layer's projection along the length.
     """
@@ -106,7 +106,7 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch, and add ``src_tokens``, which ``--diagonal-prior`` needs, to the output."""
+        """Encode a batch. The output also contains ``src_tokens``, which ``--diagonal-prior`` needs."""
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
@@ -115,7 +115,7 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with the causal and cross-attention mechanisms that ``cfg`` selects."""
+    """fairseq's Transformer decoder, with the causal and cross-attention mechanisms selected in ``cfg``."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -138,8 +138,9 @@ class PeerDecoder(TransformerDecoderBase):
     ) -> Any:
         """Compute the hidden states before the output projection, and fairseq's dictionary of extra outputs.
 
-        With ``--diagonal-prior``, cross-attention receives the positions of the target tokens in a tuple with
-        the padding mask. Raises InputError if ``full_context_alignment`` is True.
+        With ``--diagonal-prior`` (a bias toward source tokens at a similar relative position),
+        cross-attention receives the target positions in a tuple with the padding mask. Raises InputError if
+        ``full_context_alignment`` is True.
         """
         if full_context_alignment:
             raise InputError(

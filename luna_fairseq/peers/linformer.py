@@ -33,7 +33,7 @@ class LinformerAttention(PeerAttention):
 
         - none: separate E and F for each head.
         - headwise: the same E and F for all heads of a layer.
-        - key-value: one matrix as both E and F, for all heads of a layer.
+        - key-value: a single matrix for both E and F, for all heads of a layer.
         - layerwise: one matrix for all layers (:meth:`share_projections`).
         """
         self.sharing = options.linformer_sharing
@@ -52,7 +52,7 @@ class LinformerAttention(PeerAttention):
             self.length_proj = first.length_proj
 
     def shorten(self, x: Tensor, index: int, padding_mask: Optional[Tensor]) -> Tensor:
-        """Project keys (index 0) or values (index 1) [B, H, T, K] to the length ``--linformer-k``."""
+        """Project keys (``index`` 0) or values (1) [B, H, T, K] to the length ``--linformer-k``."""
         T = x.size(2)
         self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)

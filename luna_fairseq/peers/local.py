@@ -1,7 +1,7 @@
 """Local attention: softmax attention within a sliding window or within blocks.
 
-With a window w, query i attends to keys j with |i - j| <= w. In causal attention it attends to keys j with
-i - w <= j <= i. With blocks of w tokens, query i attends to the keys of its own block. Block attention is the
+With a window w, query i attends to keys j with |i - j| <= w or, in causal attention, with i - w <= j <= i.
+With blocks of w tokens, a query attends to the keys of its own block. Block attention is the
 "Local Attention" of Long Range Arena.
 """
 
@@ -36,7 +36,7 @@ class LocalAttention(PeerAttention):
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
         """Return a mask, True at keys that a query must not attend to: distant and, if causal, later keys.
 
-        The positions i of queries and j of keys must broadcast, such as [T, 1] and [S].
+        The shapes of the query positions i and key positions j must broadcast, such as [T, 1] and [S].
         """
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far

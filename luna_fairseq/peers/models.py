@@ -48,7 +48,7 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
 class PeerTransformer(EncoderDecoder):
-    """fairseq's Transformer for translation, with the attention mechanisms that the options select by name.
+    """fairseq's Transformer for translation, with the attention mechanisms selected by the options.
 
     ``--attention``, ``--decoder-attention`` and ``--cross-attention`` name mechanisms such as "linear". With
     softmax attention, the parameters and outputs equal those of fairseq's Transformer.
@@ -93,13 +93,13 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model, with the attention that ``--decoder-attention`` names."""
+    """fairseq's Transformer language model, with the attention mechanism of ``--decoder-attention``."""
 
     config_class = PeerLanguageModelConfig
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return the decoder class. Raise InputError for options that only apply to cross-attention."""
+        """Return :class:`PeerDecoder`. Raise InputError for options that only apply to cross-attention."""
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
                 raise InputError(
@@ -110,7 +110,7 @@ class PeerLanguageModel(LanguageModel):
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
-    """RoBERTa encoder and LM head, with the attention mechanism that ``--attention`` names."""
+    """RoBERTa encoder and LM head, with the attention mechanism selected by ``--attention``."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
@@ -118,7 +118,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa masked language model, with the attention mechanism that ``--attention`` names."""
+    """fairseq's RoBERTa masked language model, with the attention mechanism selected by ``--attention``."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":
@@ -129,7 +129,7 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier for Long Range Arena, with the attention mechanism that ``--attention`` names.
+    """Classifier for Long Range Arena, with the attention mechanism selected by ``--attention``.
 
     Only the attention differs from the Transformer ``transformer_lra_<task>``.
     """

@@ -12,10 +12,10 @@ SYNTHESIZER_KINDS = ("dense", "random", "factorized-dense", "factorized-random")
 
 @dataclass
 class PeerOptions(FairseqDataclass):
-    """Options of all attention mechanisms in this folder, such as ``--performer-features``.
+    """Options of all attention mechanisms of luna_fairseq.peers, such as ``--performer-features``.
 
-    Option names start with the name of the mechanism, except for the options of softmax attention (``alibi``,
-    ``diagonal_prior`` and ``sentence_diagonal``).
+    Option names start with the name of the mechanism: ``local_kind`` is the kind of local attention. Only the
+    options of softmax attention (``alibi``, ``diagonal_prior`` and ``sentence_diagonal``) have no prefix.
 
     Example:
         >>> PeerOptions(local_window=3).local_kind

@@ -24,8 +24,7 @@ from luna_fairseq.peers.resampling import ResampledNormal
 class PerformerAttention(FeatureMapAttention):
     """Performer (Choromanski et al., 2020): softmax attention approximated in linear time.
 
-    The random vectors of its features are resampled every ``--performer-redraw-interval`` updates of
-    training.
+    The random vectors of the features are resampled every ``--performer-redraw-interval`` updates.
     """
 
     name = "performer"
@@ -36,7 +35,7 @@ class PerformerAttention(FeatureMapAttention):
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the exponents [B, H, T, M] of M positive random features of x, at least in float32.
+        """Compute the exponents [B, H, T, M] of M positive random features of x, in float32 or higher.
 
         With a random vector w_r, the exponent is w_r . x' - |x'|^2 / 2, where x' = x K^(-1/4).
         """

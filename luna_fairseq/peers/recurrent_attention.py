@@ -27,7 +27,7 @@ LOCAL = ("none", "monotonic", "predictive")
 class DotScore(nn.Module):
     """Attention score ``s . h``, the dot product of decoder state s and encoder state h.
 
-    It is the base class of the other scores. The maximum source length ``longest`` is used only by
+    This is the base class of the other scores. The maximum source length ``longest`` is used only by
     :class:`LocationScore`.
     """
 
@@ -43,7 +43,7 @@ class DotScore(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
         """Compute the scores [B, T, S] of all pairs of T decoder states and S source tokens.
 
-        ``keys`` are from :meth:`compute_keys`. ``positions`` [B, S] number the tokens, not counting padding.
+        ``keys`` are from :meth:`compute_keys`. ``positions`` [B, S] are the token indices, without padding.
         """
         return query @ keys.transpose(1, 2)
 
@@ -187,11 +187,11 @@ class RecurrentAttention(nn.Module):
     def forward(
         self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the contexts [B, T, M] and the weights [B, T, S], 0 at padding and outside the window.
+        """Compute the contexts [B, T, M] and the weights [B, T, S]. Weights outside the window are 0.
 
-        ``padding_mask`` [B, S] is True at padding, on either side. ``keys`` is the result of
-        :meth:`compute_keys`. Monotonic attention also uses ``first``, the position of the first decoder
-        state.
+        ``padding_mask`` [B, S] is True at padding, on either side, where weights are 0 as well. ``keys`` is
+        the result of :meth:`compute_keys`. Monotonic attention also needs ``first``, the position of the
+        first decoder state.
         """
         positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, undefined at padding
         scores = self.score(query, keys, positions)

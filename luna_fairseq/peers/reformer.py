@@ -3,8 +3,8 @@
 Queries and keys share one projection. The logit of query i and key j is ``q_i . k_j / |k_j|``. A hash
 function assigns each position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. Similar
 vectors are likely to share a bucket. A position attends to the nearest positions of its bucket: ``chunk``
-positions on each side, or only on the left in causal attention. It attends to itself only if there is no
-other position to attend to.
+positions on each side, or only on the left in causal attention. A position attends to itself only if there
+is no other position to attend to.
 
 Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds. A key that is
 found in N rounds counts once, because log N is subtracted from its logits.
@@ -89,9 +89,8 @@ class ReformerAttention(PeerAttention):
         """Compute the attention of hashing round r, on positions sorted by bucket and split into blocks.
 
         The keys of a query are in its own block and in the neighbouring blocks. ``qk`` [B, H, T, K] holds the
-        vectors that are both queries and keys, and ``order`` [B, H, T] the positions in sorted order. The
-        ``codes`` [B, H, rounds, T] of all rounds (:meth:`compute_distances`) show in how many rounds a query
-        finds a key.
+        vectors that are both queries and keys, and ``order`` [B, H, T] the positions in sorted order.
+        ``codes`` [B, H, rounds, T] (:meth:`compute_distances`) show in how many rounds a query finds a key.
 
         Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in sorted order.
         """

@@ -7,11 +7,10 @@ from torch import Tensor, nn
 
 
 class ResampledNormal(nn.Module):
-    """Normally distributed random tensor, resampled every ``interval`` parameter updates (0: never).
+    """Normally distributed random tensor, resampled every ``interval`` parameter updates, or never if 0.
 
     A checkpoint stores the seed and the sample number instead of the ``values``. Checkpoint averaging
-    therefore cannot average two unrelated samples. With ``orthogonal``, the rows of a matrix are orthogonal
-    to each other.
+    therefore cannot average two unrelated samples. With ``orthogonal``, the rows of a matrix are orthogonal.
     """
 
     def __init__(self, shape: Tuple[int, ...], interval: int = 0, orthogonal: bool = False):
@@ -30,7 +29,7 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with the zero-based index ``number``. Seed and index determine the values."""
+        """Draw the sample with the zero-based index ``number``, determined by the seed, into ``values``."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:

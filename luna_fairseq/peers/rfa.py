@@ -84,10 +84,10 @@ class RandomFeatureAttention(FeatureMapAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the sum that the weights at each position would have if all query-key products were 1.
+        """Compute the normalizer of the attention at each position, if every query-key product were 1.
 
-        The sum is the number of tokens [B, 1, T, 1] up to the position or, with a gate, the sum [B, H, T, 1]
-        of the decayed weights. It is returned in a tuple.
+        Without a gate, the normalizer is the number of tokens up to the position, [B, 1, T, 1]. With a gate,
+        it is the sum of the decayed weights, [B, H, T, 1]. Return a tuple with the normalizer.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -92,8 +92,8 @@ class RnnEncoder(FairseqEncoder):
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
         """Encode source tokens [B, S], and return a dictionary of lists.
 
-        ``encoder_out`` holds the states [S, B, 2 H] for a hidden width H. ``final`` holds the last states
-        [B, layers, 2 H] of all layers: hidden states and, for an LSTM, cell states.
+        ``encoder_out`` holds the states [S, B, 2 H] for a hidden width H. ``final`` holds the last hidden
+        states of all layers, [B, layers, 2 H], and the last cell states of an LSTM.
         """
         padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
         left = count_left_padding(padding_mask)
@@ -180,7 +180,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the features [B, T, width] before the output projection, and a dictionary of weights."""
+        """Compute the features [B, T, width] before the output projection, and {"attn": [weights]}."""
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
             tokens, first = roll_left(prev_output_tokens, left), 0

@@ -63,7 +63,7 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Return the options with defaults filled in that depend on other options.
+    """Fill in defaults that depend on other options, and return the options.
 
     Raise InputError if options are incompatible.
 

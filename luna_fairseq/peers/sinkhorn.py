@@ -1,4 +1,4 @@
-"""Sparse Sinkhorn attention (Tay et al., 2020): attention to a block and to the block sorted into its place.
+"""Sparse Sinkhorn attention (Tay et al., 2020): attention to the own block and one block chosen by sorting.
 
 The sequence is divided into blocks of b positions. A position in block i attends to its own block and to the
 sorted block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
@@ -62,7 +62,7 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute a matrix R [B, H, blocks, blocks], close to a permutation, that sorts the blocks.
+        """Compute a matrix R [B, H, blocks, blocks] that sorts the blocks and is close to a permutation.
 
         x is the input [B, 1, T, C]. R is in float32 or float64.
         """
@@ -110,7 +110,7 @@ class SinkhornAttention(PeerAttention):
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Return a mask [B, 1, blocks, b, 2 b] that is True at keys that a query must not attend to.
 
-        The keys are those of the query's own block of b positions and of the block sorted to its position.
+        The keys are in the query's own block of b positions, and in the block sorted to its position.
         """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)

@@ -32,7 +32,7 @@ class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
     The diagonal prior is a bias toward source tokens at the relative position of the target token. Queries
-    are numbered from 0, unless the padding mask comes in a tuple with the positions of the target tokens.
+    are numbered from 0, unless a tuple of padding mask and target token positions is passed.
     """
 
     name = "softmax"

@@ -40,7 +40,7 @@ class SparseAttention(PeerAttention):
 
         The sequence is split into blocks of l positions. The window of a query lies in its own and the
         neighbouring blocks. The strided keys have the same index within their blocks as the query. Strided
-        keys in the window's blocks are masked, because they are already in the window.
+        keys in the window's blocks are masked, because the window already contains them.
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)

@@ -31,7 +31,7 @@ class SynthesizerAttention(PeerAttention):
     """Synthesizer (Tay et al., 2021): attention weights without query-key products.
 
     The logits are learned parameters or, for "dense" and "factorized-dense", computed from a hidden layer W_1
-    x of each input vector x. Time and memory are quadratic in the sequence length.
+    x of each input x. Time and memory are quadratic in the sequence length.
     """
 
     name = "synthesizer"
@@ -59,7 +59,7 @@ class SynthesizerAttention(PeerAttention):
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
         """Compute the attention logits [B, H, T, T], or [H, T, T] if they do not depend on the input.
 
-        If they depend on the input, ``hidden`` is the hidden layer [B, H, T, K] computed from it.
+        Otherwise, ``hidden`` is the hidden layer [B, H, T, K] computed from the input.
         """
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":

@@ -1,4 +1,4 @@
 """HTML pages that compare training runs (``luna-report``) and show attention maps (``luna-show``).
 
-Each page is one HTML file that includes its styles, scripts (from assets/) and data.
+Each page is one HTML file that contains all styles, scripts (from assets/) and data.
 """

@@ -35,14 +35,13 @@ class AttentionMaps(Mapping):
     Args:
         maps: attention weights, keyed by name.
         source: source tokens, including </s>; empty for a model without an encoder.
-        target: tokens predicted by the decoder, including </s>. They are the query tokens of
-            ``decoder.*.cross`` (default: none).
-        target_input: input tokens of the decoder when it predicts ``target``. They are the query tokens of
-            ``decoder.*.self`` (default: none).
-        texts: texts to show with the maps, keyed by label, such as "source" and "translation" (default:
-            none).
-        strengths: learned parameters [H] of anchored attention, keyed by attention name and parameter, such
-            as ``strengths["encoder.0.self"]["pack gamma"]`` (default: none).
+        target: tokens predicted by the decoder, including </s>, which are the query tokens of
+            ``decoder.*.cross``.
+        target_input: input tokens of the decoder when it predicts ``target``, which are the query tokens of
+            ``decoder.*.self``.
+        texts: texts to show with the maps, keyed by label, such as "source" and "translation".
+        strengths: learned parameters of anchored attention (Luna attention with a bias toward nearby tokens),
+            [H], keyed by attention and parameter, such as ``strengths["encoder.0.self"]["pack gamma"]``.
 
     Example:
         >>> uniform = torch.full((1, 3, 4), 1 / 4)
@@ -75,9 +74,9 @@ class AttentionMaps(Mapping):
         return tokens, tokens
 
     def entropy(self, name: str) -> Tensor:
-        """Return the normalized entropy [H] of each head of a map, averaged over the queries.
+        """Return the normalized entropy of each head of a map, [H], averaged over the queries.
 
-        It is 0 if every query has a single nonzero weight, and 1 if all weights are equal.
+        The entropy is 0 if every query has a single nonzero weight, and 1 if all weights are equal.
         """
         weights = self.maps[name].float()
         shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -85,7 +84,7 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """For each of H heads, return the fraction of context tokens to which some query attends most."""
+        """Return the fraction of context tokens to which some query attends most, for each head, [H]."""
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
         return is_largest.scatter_(1, weights.argmax(dim=-1), 1.0).mean(dim=-1)
@@ -132,7 +131,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
 
 
 def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
-    """Return the attention maps of a translation model that scores ``target`` or its own translation."""
+    """Return a translation model's attention maps while it scores ``target``, or its own translation."""
     translation = _encode_or_translate(hub, tokens, target, beam)
     decoder_input = _shift_right(translation)
     with record_attention(hub.models[0]) as records:
@@ -171,7 +170,7 @@ def _shift_right(tokens: Tensor) -> Tensor:
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return the cross-attention weights in the output ``extra`` of a decoder such as an LSTM, or []."""
+    """Return the cross-attention weights in a decoder's output ``extra`` (for example an LSTM's), or []."""
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 

@@ -1,4 +1,4 @@
-"""Loading of a luna_fairseq or fairseq checkpoint with its tokenizer, to show its attention."""
+"""Loading of a luna_fairseq or fairseq checkpoint and its tokenizer, to show the model's attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """Text classifier for Long Range Arena with its dictionaries. Pairs of texts are not supported."""
+    """Text classifier for Long Range Arena, with its dictionaries. Pairs of texts are not supported."""
 
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:
@@ -60,9 +60,10 @@ def _to_character(symbol: str) -> str:
 
 
 def load(path: Path, data: Optional[Path] = None) -> Any:
-    """Load a checkpoint's model and tokenizer, for :func:`~luna_fairseq.report.attention.attention_maps`.
+    """Load a checkpoint's model and tokenizer as a hub interface or :class:`Classifier`.
 
-    ``data`` is the folder of the dictionaries (default: the folder used in training).
+    The result can be passed to :func:`~luna_fairseq.report.attention.attention_maps`. ``data`` is the folder
+    of the dictionaries (default: the folder used in training).
 
     Example:
         >>> hub = load(Path("checkpoints/luna/checkpoint_best.pt"))  # doctest: +SKIP

@@ -1,8 +1,8 @@
 """Parser of fairseq-train logs of any ``--log-format``, which returns tables of numbers.
 
 The formats json, simple and tqdm contain training and validation statistics. The format none contains only
-the saved checkpoints with their scores. Lines on a terminal and in hydra's log start with the time and the
-logger name. Lines in a ``--log-file``, or from early versions of fairseq, do not.
+the saved checkpoints with their scores. Lines may start with the time and the logger name, as on a terminal
+and in hydra's log.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Return the table of training statistics within epochs or, if there are none, per epoch, or {}."""
+        """Return the table of training statistics within epochs; if missing, the table per epoch, or {}."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property
@@ -91,7 +91,7 @@ def extract_version(text: Optional[str]) -> Optional[str]:
 
 
 def read_logs(paths: Sequence[Path]) -> Log:
-    """Read and merge the logs of one run, oldest first.
+    """Read and merge the log files of one run, given from oldest to newest.
 
     If a resumed run repeated an update, the later line is kept. Raises InputError if a file cannot be read,
     or none of the files is a fairseq-train log.
@@ -112,7 +112,7 @@ def read_logs(paths: Sequence[Path]) -> Log:
 
 
 class _LineFormat:
-    """Parser for log lines that all have the same columns in the same layout.
+    """Parser of log lines that all have the same columns in the same layout.
 
     A regular expression built from the first such line is much faster than splitting every line.
 
@@ -170,7 +170,7 @@ class _LogReader:
             self._read_line(line.rstrip())
 
     def log(self) -> Log:
-        """Return the merged log of all files read so far. Of repeated updates, only the last line is kept."""
+        """Return the merged log of all files read so far. Of repeated updates, the last line is kept."""
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:
             tables.setdefault(line_format.table_name, []).append(line_format.table())
@@ -224,7 +224,7 @@ class _LogReader:
             self._formats.append(line_format)
 
     def _read_other_line(self, line: str) -> None:
-        """Parse a line that is not a statistics line, such as one that reports a saved checkpoint."""
+        """Update the log from a line without statistics, such as a line that reports a saved checkpoint."""
         saved = _SAVED.search(line)
         if saved:
             statistics = f"epoch {saved[1]} | {UPDATES} {saved[2]} | score {saved[3]}"
@@ -262,7 +262,7 @@ def _to_number(text: str) -> float:
 
 
 def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables of log statistics, with NaN in columns that a table lacks."""
+    """Concatenate tables of log statistics. A column that a table lacks is filled with NaN."""
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
     return {

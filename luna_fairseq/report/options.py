@@ -1,6 +1,6 @@
 """Options of training runs, and the options that differ between runs.
 
-Options come from a line of the log, from hydra's files or from a checkpoint.
+The options are read from a line of the log, from hydra's files or from a checkpoint.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def architecture(options: Optional[Options]) -> str:
 
 
 def hydra_options(folder: Path) -> Optional[Options]:
-    """Read the options in a run's ``.hydra/config.yaml``. Return None if it is missing or damaged."""
+    """Read the options in a run's ``.hydra/config.yaml``, or return None if it is missing or damaged."""
     from omegaconf import OmegaConf
 
     path = folder / ".hydra" / "config.yaml"
@@ -143,8 +143,8 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
     """Convert options to text: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
 
-    Options that only name the run or its files are omitted. If several groups have different values for a
-    name, the group is added to the name.
+    Options that only name the run or its files are omitted. If groups disagree on an option, the name gets
+    the group as a suffix.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

@@ -1,8 +1,8 @@
 """Recording of the attention weights of a model while it runs.
 
-Each attention module reports the arguments of its forward calls. Its weights are then computed from the same
-arguments. This package's attention modules call their attribute ``watcher``. fairseq's attention has no such
-attribute, so a forward pre-hook is used instead.
+Each attention module reports the arguments of its forward calls, from which its weights are then computed.
+This package's attention modules have a callback for this purpose, the attribute ``watcher``. For fairseq's
+attention, a forward pre-hook is used.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class AttentionRecord(NamedTuple):
             the layer, and the type of attention.
         weights: weights keyed by name: "pack" [B, H, L, S], "unpack" [B, H, T, L], and their product "read"
             [B, H, T, S]. Attention modules without P have only "read".
-        strengths: learned parameters [H] of anchored attention (Luna attention with a bias toward nearby
-            tokens), keyed by name, such as "pack gamma". Empty for other attention modules.
+        strengths: learned parameters of anchored attention (Luna attention with a bias toward nearby tokens),
+            [H], keyed by name, such as "pack gamma". Empty for other attention modules.
     """
 
     name: str
@@ -108,9 +108,10 @@ class _CallRecorder:
         self.computes_weights = False
 
     def record_luna(self, attention: LunaAttention, **call: Any) -> None:
-        """Record the weights of Luna attention, whose arguments are reported in two steps.
+        """Record the weights of Luna attention, which reports its arguments in two calls.
 
-        ``pack`` reports them when the source is read, and ``unpack`` when the target is computed.
+        The arguments of pack attention are reported when the source is read, those of unpack attention when
+        the target is computed.
         """
         if self.computes_weights:
             return
@@ -131,7 +132,7 @@ class _CallRecorder:
 
 
 def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) -> Optional[Geometry]:
-    """Merge the token positions of the context and of the queries. A decoder passes them separately."""
+    """Merge the token positions of the context and of the queries, which a decoder passes separately."""
     if packing is None or unpacking is None:
         return packing or unpacking
     target = packing.target if unpacking.target is None else unpacking.target
@@ -186,8 +187,8 @@ def _compute_luna_weights(attention: LunaAttention, call: Call) -> Weights:
 def _compute_causal_weights(attention: LunaCausalAttention, call: Call) -> Weights:
     """Compute the weights of causal Luna attention: "pack", "unpack" and the resulting "read".
 
-    Position t attends to an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The
-    share is 1 / t, or decays with the distance between t and j.
+    The weight of position j for position t is ``share[t, j] * (unpack[t] @ pack[j])``. The share is 1 / t, or
+    decays with the distance between t and j.
     """
     pack, unpack = attention.weights(**call)  # [B, H, T, L]
     log_decay = attention.log_decay()
@@ -208,7 +209,7 @@ def _compute_softmax_weights(attention: MultiheadAttention, call: Call) -> Weigh
 
 
 def _compute_peer_weights(attention: PeerAttention, call: Call) -> Weights:
-    """Compute the weights of an attention mechanism of the folder peers/, named "read"."""
+    """Compute the weights of an attention mechanism of luna_fairseq.peers, named "read"."""
     return {READ: attention.value_weights(**call)}
 
 
@@ -227,7 +228,7 @@ _WATCHED: Dict[WeightFunction, Tuple[str, ...]] = {
 
 
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters [H] of anchored attention, keyed by name ("pack gamma"), or {}."""
+    """Return the learned parameters of anchored attention, [H], keyed by name ("pack gamma"), or {}."""
     strengths = {}
     for step in ("pack", "unpack"):
         anchor = getattr(module, f"{step}_anchor", None)

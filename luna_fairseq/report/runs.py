@@ -29,13 +29,13 @@ class Run:
     """Training run with the contents of its logs.
 
     Attributes:
-        name: name of the run, as shown on the page.
+        name: name of the run, as shown on the HTML page.
         folder: folder that contains the log or the checkpoints.
         log: merged contents of the logs. Empty if the run left only checkpoints.
         files: paths of the logs, oldest first.
         options: options of fairseq-train, keyed by ``group.name``, or None if they are unknown.
         result: result that luna-lra-seeds wrote, or None.
-        notes: remarks about missing information, to show on the page.
+        notes: remarks about missing information, to show on the HTML page.
     """
 
     name: str
@@ -105,14 +105,14 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 
 
 def _default_name(path: Path) -> str:
-    """Return the last part of a path, or of its parent folder if that part is generic ("checkpoints")."""
+    """Return the last part of a path, or its parent's name if that part is generic, such as "checkpoints"."""
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
-    """Rename runs with equal names: add their parent folders and, if necessary, numbers."""
+    """Rename runs with equal names in place: add the parent folder and, if necessary, a number."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -126,7 +126,7 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
 
 
 def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Yield the path and the logs, oldest first, of each training run in a folder (or in a log file)."""
+    """Yield (path, logs from oldest to newest) for each training run in a folder or in a single log file."""
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
@@ -147,7 +147,7 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
     """Group the logs in one folder by training run. Logs of one run have the same ``--save-dir``.
 
-    Logs that do not print their options are added to the other run, if there is only one.
+    Logs that do not print their options are added to the other run, if the folder has only one other run.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
@@ -187,7 +187,7 @@ def _read_run(path: str, files: List[Path]) -> Run:
 
 
 def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read the options and the best score of a run without logs from a checkpoint or a folder of checkpoints.
+    """Read the options and the best score of a run without logs from its checkpoint, a file or in a folder.
 
     Return a list of one run, or an empty list if there is no checkpoint.
     """
@@ -270,8 +270,8 @@ def summarize_run(run: Run) -> Dict[str, str]:
 def training_hours(table: Table) -> np.ndarray:
     """Return the cumulative hours of training at each line of a log.
 
-    The column ``wall`` restarts at 0 when a run is resumed, and may stay at 0. In these cases, the column
-    ``train_wall``, the time since the previous line, is used instead of the difference in ``wall``.
+    The column ``wall`` restarts at 0 when a run is resumed, and may stay at 0. Where it does not increase,
+    the time since the previous line is read from the column ``train_wall``.
     """
     elapsed = np.diff(np.nan_to_num(table["wall"]), prepend=0)
     train_wall = np.nan_to_num(table.get("train_wall", np.zeros_like(elapsed)))
@@ -279,7 +279,7 @@ def training_hours(table: Table) -> np.ndarray:
 
 
 def _describe_progress(run: Run) -> str:
-    """Return how far a run has got, such as "finished" or "25% of 8,000 updates", or "" without logs."""
+    """Describe a run's progress, such as "finished" or "25% of 8,000 updates"; "" if it has no logs."""
     if run.log.finished:
         return "finished"
     max_update = get_option(run.options, "max_update")

@@ -68,7 +68,7 @@ def build_parser() -> CommandParser:
 
 
 def _show(args: argparse.Namespace) -> None:
-    """Run the command: read the texts, compute their attention maps, and write the page."""
+    """Read the texts, compute their attention maps, and write the HTML page."""
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MAX_TEXTS:
         raise InputError(f"Expected 1 to {MAX_TEXTS} texts, got {len(texts)}. Use --text or --input.")
@@ -91,14 +91,14 @@ def _show(args: argparse.Namespace) -> None:
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
     """Build an HTML page that shows the attention maps of several texts. ``page.write(file)`` saves it.
 
-    ``path`` is the checkpoint, shown below the heading.
+    ``path`` is the path of the checkpoint, shown below the heading.
     """
     data = {"title": title, "path": path, "texts": [_text_data(text_maps) for text_maps in maps]}
     return build_page(title, data, STYLES, SCRIPTS)
 
 
 def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
-    """Convert the attention maps of one text to JSON-serializable data for the scripts of the page."""
+    """Convert the attention maps of one text to JSON-serializable data for the scripts in the HTML page."""
     maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
         attention, _, kind = name.rpartition(".")
@@ -125,8 +125,8 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 def _compress(weights: Tensor) -> Dict[str, Any]:
     """Quantize attention weights [H, T, S] of H heads to one byte each, and compress them for an HTML page.
 
-    Each head is scaled by its largest weight. Return the ``shape``, the ``largest`` weight per head, and the
-    compressed ``bytes`` in base64.
+    Each head is scaled by its largest weight. Return a dictionary with the ``shape``, the ``largest`` weight
+    per head, and the compressed ``bytes`` in base64.
     """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()

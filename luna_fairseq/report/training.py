@@ -67,7 +67,7 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Write the page once or, with ``--watch``, whenever a log has grown.
+    """Write the HTML page once or, with ``--watch``, whenever a log has grown.
 
     Watching ends when all runs are finished, or on Ctrl-C.
     """
@@ -90,7 +90,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
-    """Write the page that compares the runs, and print the notes about missing information."""
+    """Write the HTML page that compares the runs, and print the notes about missing information."""
     page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     page.write(args.out)
     for run in runs:
@@ -165,9 +165,9 @@ def _describe_score(score: Dict[str, Any]) -> str:
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Read the translations of a run. The result is empty if there are none.
+    """Read a run's translations from the folder ``results``. The result is empty if there are none.
 
-    They are read from the folder ``results`` or, if it is None, the first folder of the run that has any.
+    If ``results`` is None, the folder of the run and its subfolders are searched.
     """
     language = get_option(run.options, "target_lang")
     if results is not None:
@@ -186,8 +186,9 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
     """Average the test accuracies of Long Range Arena runs that differ only in the random seed.
 
-    Return a dictionary for each task, model and set of options and data: ``task``, ``model``, ``seeds``
-    (their number), ``mean``, and ``deviation`` (sample standard deviation, or None for a single seed).
+    Return a list with one dictionary per task, model, options and data. Its keys are ``task``, ``model``,
+    ``seeds`` (number), ``mean``, and ``deviation`` (sample standard deviation, or None for a single seed).
+    Notes about runs that cannot be averaged are added to the runs.
     """
     groups: List[List[Result]] = []
     for run in runs:

@@ -36,7 +36,7 @@ class Translations:
     Attributes:
         sentences: translations, keyed by sentence index in the test set.
         scores: scores from :func:`luna_fairseq.files.scores.read_scores`.
-        note: remark about missing translations or scores, or an empty string.
+        note: remark about missing translations or scores, or "".
         tokenizer: sacreBLEU's tokenizer, or None if it is not installed.
     """
 
@@ -49,9 +49,9 @@ class Translations:
 def read_translations(folder: Path, language: Optional[str] = None) -> Translations:
     """Read a run's translations and scores from the files of luna-evaluate or fairseq-generate.
 
-    The translation that was scored is read. Without scores, this is the newest translation of the test set
-    or, if there is none, of the validation set. If no score names a tokenizer of BLEU, the target language
-    ``language`` determines it.
+    If there are scores, the scored translation is read. Otherwise, it is the newest translation of the test
+    set or, if there is none, of the validation set. If no score names a tokenizer of BLEU, the target
+    language ``language`` determines the tokenizer.
     """
     translations = Translations()
     notes = []
@@ -87,7 +87,8 @@ def read_translations(folder: Path, language: Optional[str] = None) -> Translati
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
     """Read the best translation of each sentence from an output file of fairseq-generate.
 
-    Also return a remark about a damaged or incomplete file, or "".
+    Return the translations, keyed by sentence number, and a remark about damage or missing lines. The remark
+    is "" if there is nothing to report.
     """
     try:
         output = GenerateOutput(path, must_be_complete=False)
@@ -155,7 +156,7 @@ def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
 
 
 def _length_group(words: int) -> str:
-    """Return the group of a source sentence with this number of words, such as "11–20"."""
+    """Return the length group, such as "11–20", of a source sentence with ``words`` words."""
     begin = 1
     for end in LENGTHS:
         if words <= end:

@@ -1,1 +1,1 @@
-"""Language modeling for texts of any length. The model carries its state from one segment to the next."""
+"""Language modeling of texts of any length. The model's recurrent state is carried between segments."""

@@ -65,8 +65,8 @@ class StreamDataset(FairseqDataset):
         """Return segment ``index`` of every stream, preceded by the segments that serve as context.
 
         Returns:
-            - ``tokens``: token ids [B, 1 + T] of B streams, with the token before the T tokens of context and
-              segment. A stream that ends early is padded with one token.
+            - ``tokens``: token ids [B, 1 + T] of B streams: the preceding token, then the T tokens of the
+              context and the segment. A stream that ends early is padded with the padding token.
             - ``context``: number of context tokens, which do not contribute to the loss.
             - ``keep_after``: number of tokens after which the model saves its state for the next item.
         """
@@ -82,8 +82,8 @@ class StreamDataset(FairseqDataset):
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
         """Return the tokens from ``start`` to ``end`` of a stream, preceded by the token before them.
 
-        The shape is [1 + end - start]. A stream that is one token too short for ``end`` is padded. The token
-        before the text is the end-of-sentence token.
+        The shape is [1 + end - start]. If the stream is one token too short for ``end``, it is padded. The
+        token before the text is the end-of-sentence token.
         """
         index = self.first_stream + stream
         if end > self.stream_length + (index < self.num_longer_streams):
@@ -122,11 +122,12 @@ class StreamDataset(FairseqDataset):
 
 
 class StreamIterator(EpochBatchIterator):
-    """Iterator over the segments of a text in order. It adds the model state to every batch.
+    """Iterator over the segments of a text in order, which adds the model state to every batch.
 
-    Checkpoints store the state, so a resumed run continues within the text. With several processes, only the
-    first process writes checkpoints, and it does not have the states of the others. In this case, a resumed
-    run starts every stream with an empty state.
+    The model state is the recurrent state of each stream after the previous segment. Checkpoints store it, so
+    that a resumed run continues within the text. With several processes, only the first process writes
+    checkpoints, and it does not have the states of the others. A resumed run then starts every stream with an
+    empty state.
     """
 
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
@@ -137,9 +138,9 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Return an iterator over the batches of an epoch that adds the model state to every batch.
+        """Return an iterator over the batches of an epoch, which adds the model state to every batch.
 
-        The state is empty at the start of an epoch, and restored if a run resumes within the epoch.
+        The state is empty at the start of an epoch, and restored if a run resumes within an epoch.
         """
         itr = super().next_epoch_itr(*args, **kwargs)
         if not itr.n:
@@ -148,16 +149,16 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Pass the state to the model as ``stream``, by adding it to the ``net_input`` of each batch."""
+        """Yield the batches, after adding the model state to their ``net_input`` as the entry ``stream``."""
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the position in the epoch and the state of the language model, for a checkpoint.
+        """Return the position in the epoch and the model state, for a checkpoint.
 
         The model state, with the segment settings that it depends on, is included only within an epoch. With
-        several processes it is None, because only the first process writes checkpoints.
+        several processes, the model state is None, because only the first process writes checkpoints.
         """
         state = super().state_dict()
         if state["iterations_in_epoch"]:
@@ -171,8 +172,7 @@ class StreamIterator(EpochBatchIterator):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Restore the position in the text and the model state.
 
-        Raises InputError if the checkpoint was written with different segmentation settings, such as another
-        segment length.
+        Raises InputError if the checkpoint was written with other settings, such as another segment length.
         """
         saved = state_dict.get("stream")
         for key, name, value in self._division_settings():

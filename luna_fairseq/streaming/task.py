@@ -1,4 +1,4 @@
-"""Task ``streaming_lm``: language modeling for long texts with a constant-size model state."""
+"""Task ``streaming_lm``: language modeling of long texts with a recurrent state of constant size."""
 
 import logging
 import os
@@ -142,9 +142,9 @@ class StreamingLMTask(LanguageModelingTask):
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """Return an iterator over the segments of the text in order.
 
-        Options that limit the batch size, such as ``--max-tokens``, have no effect, but ``max_sentences``
-        must be the batch size for which the dataset was loaded. For datasets of other classes, such as the
-        sentences of fairseq-interactive, fairseq's iterator is returned, without a length limit.
+        ``max_sentences`` must be the batch size for which the dataset was loaded. Other limits on the batch
+        size, such as ``--max-tokens``, have no effect. For datasets of other classes, such as the sentences
+        of fairseq-interactive, fairseq's iterator is returned, without a length limit.
         """
         if not isinstance(dataset, StreamDataset):
             return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})

@@ -31,7 +31,7 @@ class Bitext:
     Attributes:
         empty: number of pairs with an empty side.
         digest: SHA-256 digest of the contents of both files.
-        control_lines: number of lines with control characters or U+2581, which are read as spaces.
+        control_lines: number of lines in which control characters or U+2581 were replaced with spaces.
     """
 
     source: Path
@@ -51,9 +51,8 @@ def read_lines(
 ) -> Iterator[str]:
     """Read the lines of a UTF-8 file, stripped of surrounding whitespace and of a byte order mark.
 
-    With ``keep_piece_marks``, U+2581 is kept. It marks the beginning of a word in sentencepiece output.
-    ``control_counts`` is updated in place: for each path, it counts the lines in which a character was
-    replaced with a space.
+    With ``keep_piece_marks``, sentencepiece's word mark U+2581 is kept. ``control_counts`` counts, for each
+    path, the lines in which a character was replaced with a space, and is updated in place.
     """
     pattern = _CONTROL if keep_piece_marks else _CONTROL_OR_SPACE
     for number, raw in enumerate(_read_raw_lines(path), 1):
@@ -69,8 +68,8 @@ def check_bitext(
 ) -> Bitext:
     """Read both files ``PREFIX.LANG`` of a parallel text, and raise InputError if they are not aligned.
 
-    ``drop_empty`` allows pairs with an empty side, which the caller skips. With ``documents``, which requires
-    ``drop_empty``, empty lines separate documents, and must be at the same positions in both files.
+    With ``drop_empty``, pairs may have an empty side, and the caller skips them. With ``documents``, which
+    requires ``drop_empty``, empty lines separate documents, and must be at the same positions in both files.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()

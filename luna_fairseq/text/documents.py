@@ -79,7 +79,7 @@ def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
 
 
 def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
-    """Yield line numbers and pairs of lines. A line that contains the separator ``<sep>`` is an error."""
+    """Yield (line number, pair of lines). Raise InputError if a line contains the separator ``<sep>``."""
     for number, pair in enumerate(zip(read_lines(text.source), read_lines(text.target)), 1):
         for path, line in zip((text.source, text.target), pair):
             if SEPARATOR in line:
@@ -126,7 +126,7 @@ def split_into_pieces(
     ``documents`` holds the number of sentences in each document. A piece has at most ``limit`` tokens.
 
     In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
-    yielded on its own (with None as the piece), so that the model learns to translate single sentences. In
+    yielded separately, with None as the piece, so that the model learns to translate single sentences. In
     validation and test text, the limit applies to the source only, because the target is unknown at
     translation time.
     """
@@ -163,7 +163,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 
 def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
-    """Split a translation at ``<sep>``. Return None unless this gives ``sentences`` nonempty sentences."""
+    """Split a translation at ``<sep>``. Return None unless it has ``sentences`` nonempty sentences."""
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return parts if len(parts) == sentences and all(parts) else None
 
@@ -174,7 +174,7 @@ def remove_separators(text: str) -> str:
 
 
 def write_pieces(path: Path, pieces: Sequence[DocumentPiece]) -> None:
-    """Write a list of document pieces to a file, with a line "DOCUMENT<tab>SENTENCES" for each."""
+    """Write a list of document pieces to a file, one line "DOCUMENT<tab>SENTENCES" per piece."""
     write_text(path, "".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces))
 
 

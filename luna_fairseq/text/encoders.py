@@ -50,12 +50,11 @@ def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
 
 
 class Encoder:
-    """Tokenizer that converts lines of text to the IDs of their subword pieces.
+    """Tokenizer that converts lines of text to the IDs of their pieces, which are subwords or words.
 
     Args:
         encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
-        pieces: mapping from a piece to its ID, sorted by ID. Some encoders add pieces on their first
-            occurrence.
+        pieces: mapping from a piece to its ID, sorted by ID. Some encoders add a piece when it first occurs.
 
     Example:
         >>> encoder = words_encoder()
@@ -85,7 +84,7 @@ class Encoder:
 
 
 def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
-    """Return the frequency of each subword piece in several encoded texts, without those of frequency 0."""
+    """Return the frequency of each subword in several encoded texts, keyed by subword, without zeros."""
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
         counts[: len(text.counts)] += text.counts
@@ -97,8 +96,8 @@ def write_texts(
 ) -> Dict[str, Counter]:
     """Write encoded texts in fairseq's binary format, and return the number of their tokens.
 
-    ``texts`` are tuples of name, text, path without suffix, and dictionary. Parts of a text have the same
-    name. Return the counters "tokens", "unknown" and "longest" (tokens in the longest line), keyed by name.
+    Each item of ``texts`` is a tuple (name, text, path without suffix, dictionary). Parts of a text have the
+    same name. Return the counters "tokens", "unknown" and "longest" (tokens in the longest line) by name.
 
     Raises InputError if more than ``max_unknown`` percent of the tokens are unknown.
     """
@@ -124,20 +123,20 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
-    """Build an encoder for plain text from a sentencepiece model whose pieces do not span several words."""
+    """Build an encoder of plain text from a sentencepiece model whose pieces do not cross word boundaries."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return _word_encoder(processor.encode, _sentencepiece_pieces(processor))
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder for plain text from any sentencepiece model. It encodes lines as a whole."""
+    """Build an encoder of plain text from any sentencepiece model, which encodes each line as a whole."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
     return Encoder(partial(map_batches, encode, workers=1), _sentencepiece_pieces(processor))
 
 
 def subword_nmt_encoder(codes: Path) -> Encoder:
-    """Build an encoder for tokenized text from a BPE codes file of subword-nmt."""
+    """Build an encoder of tokenized text from a file of BPE merges (codes) of subword-nmt."""
     with codes.open(encoding="utf-8") as file:
         merges = import_package("subword_nmt.apply_bpe").BPE(file)
     merges.cache = _DisabledCache()
@@ -167,7 +166,7 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
-    """Build a BPE tokenizer for plain text from GPT-2's files, which runs in ``workers`` processes.
+    """Build an encoder of plain text from GPT-2's BPE files, which runs in ``workers`` processes.
 
     As in fairseq's RoBERTa data, the dictionary symbol of a token is its ID, such as "464" for "The".
     """
@@ -191,7 +190,7 @@ def _sentencepiece_pieces(processor: sentencepiece.SentencePieceProcessor) -> Di
 
 
 def _encode_gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:
-    """Encode lines with GPT-2's byte-pair encoding. Each process loads its two files only once."""
+    """Encode lines with GPT-2's byte-pair encoding. Each process loads both files only once."""
     return [_load_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
 
 

@@ -39,7 +39,10 @@ class EncodedText:
         self.longest = 0
 
     def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Append sentences, given their concatenated piece IDs and their lengths."""
+        """Append sentences to the scratch files, and update ``counts`` and ``longest``.
+
+        ``ids`` are the concatenated piece IDs, and ``lengths`` the number of pieces in each sentence.
+        """
         counts = np.bincount(ids, minlength=len(self.counts))
         counts[: len(self.counts)] += self.counts
         self.counts = counts
@@ -74,7 +77,7 @@ class EncodedText:
     def _write_index(self, file: IO[bytes], dtype: Any) -> None:
         """Write the lengths and offsets of the sentences to an open index file, after its header.
 
-        fairseq's own writer would keep all lengths in memory.
+        Lengths are read in chunks, whereas fairseq's own writer keeps all lengths in memory.
         """
         file.write(struct.pack("<Q", self._sizes.seek(0, 2) // np.dtype(np.int32).itemsize))
         for lengths in self._read_lengths():
@@ -86,7 +89,7 @@ class EncodedText:
             start = int(ends[-1])
 
     def _read_lengths(self) -> Iterator[np.ndarray]:
-        """Yield the sentence lengths in arrays of up to 65,536."""
+        """Yield the sentence lengths in arrays of up to 65,536 lengths."""
         self._sizes.seek(0)
         while True:
             lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
@@ -108,9 +111,9 @@ class EncodedText:
 
 @contextmanager
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
-    """Context manager that yields an empty :class:`EncodedText` for each name.
+    """Context manager that yields an empty :class:`EncodedText` for each name, keyed by name.
 
-    Their scratch files are in ``folder`` and are deleted at exit.
+    The scratch files of the texts are in ``folder`` and are deleted at exit.
     """
     with scratch_folder(folder), ExitStack() as stack:
         texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
@@ -134,7 +137,7 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
     """Return the sentences of a batch for which a boolean mask is True.
 
-    ``encoded`` is the pair of all sentences' concatenated subword IDs and the length of each sentence.
+    ``encoded`` is a pair: the concatenated subword IDs of all sentences, and the length of each sentence.
     """
     ids, lengths = encoded
     return ids[np.repeat(mask, lengths)], lengths[mask]

@@ -117,9 +117,9 @@ def _explain_error(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build a fairseq dictionary of a sentencepiece model's subword pieces, and of symbols such as ``<sep>``.
+    """Build a fairseq dictionary of a sentencepiece model's subwords, and of ``separators`` (``<sep>``).
 
-    ``counts`` maps each piece to its frequency in the training text.
+    ``counts`` maps each subword to its frequency in the training text.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LengthFilter:
-    """Filter for training pairs by length in subword pieces, and by the ratio of the two lengths.
+    """Filter of training pairs by length in subwords, and by the ratio of the two lengths.
 
     A limit of None is not applied.
     """
@@ -20,9 +20,9 @@ class LengthFilter:
     max_ratio: Optional[float] = None
 
     def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
-        """Return a mask [B], True for pairs that pass, given the lengths [B]. Empty sides never pass.
+        """Return a mask [B], True for pairs that pass, given the lengths [B] of their two sides.
 
-        ``dropped`` counts the dropped pairs by reason, and is updated in place.
+        Pairs with an empty side never pass. ``dropped``, the dropped pairs by reason, is updated in place.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         mask = np.ones(len(source), dtype=bool)

@@ -55,7 +55,7 @@ def tokenize(line: str, language: str) -> List[str]:
 
 
 def detokenize(tokens: Sequence[str], language: str) -> str:
-    """Join Moses tokens to plain text. This reverses :func:`tokenize`."""
+    """Join Moses tokens to plain text, which reverses :func:`tokenize`."""
     return _detokenizer(language).detokenize(tokens)
 
 

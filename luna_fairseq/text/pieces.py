@@ -1,4 +1,4 @@
-"""Check that a text and a tokenizer match a dictionary of subword pieces.
+"""Checks that a text and a tokenizer match a dictionary of subwords (pieces).
 
 Without these checks, a mismatch would silently turn most of the text into unknown words.
 """
@@ -41,7 +41,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError if a text seems to be plain words, although the dictionary has subword pieces."""
+    """Raise InputError if a text seems to consist of plain words, but the dictionary of subwords."""
     encoding = detect_encoding(dictionary)
     words = text.split()
     if encoding == "sentencepiece":
@@ -59,11 +59,11 @@ def check_encoded(text: str, dictionary: Any) -> None:
 def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: Any = None) -> None:
     """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
-    Every symbol of the dictionaries must be a subword piece of the tokenizer. The tokenizer may have a few
-    additional pieces, because the training text need not contain all of them.
+    Every symbol of the dictionaries must be a subword of the tokenizer. The tokenizer may have a few
+    additional subwords, because the training text need not contain all of them. If ``strict`` is False, up to
+    a tenth of the symbols may be missing, and the number of additional subwords is not limited.
 
-    If ``strict`` is False, up to a tenth of the symbols may be missing, with any number of additional pieces.
-    The message names the file in ``options``, the options of the tokenizer.
+    ``options`` are the options of the tokenizer, whose file the message names.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

@@ -60,7 +60,7 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
 
 
 def whole_word_method(min_count: int) -> SubwordMethod:
-    """Return a method that does not split words. Each language gets its own dictionary of words.
+    """Return a method that does not split words. Each language has a separate dictionary of words.
 
     Words that occur fewer than ``min_count`` times in the training text are mapped to the unknown token.
     """

@@ -20,10 +20,7 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> List[int]:
-    """Return the indices of document pieces whose translation has a wrong number of sentences.
-
-    A piece is a sequence of consecutive sentences that are translated together.
-    """
+    """Return the indices of document pieces whose translation has a wrong number of sentences."""
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
         raise InputError(
@@ -65,10 +62,10 @@ def write_single_sentences(
 def write_sentences(
     generated: Path, pieces: Sequence[DocumentPiece], retranslated: Iterable[str], path: Path
 ) -> None:
-    """Convert fairseq-generate's output for document pieces to an output with one hypothesis per sentence.
+    """Convert fairseq-generate's output for document pieces to one hypothesis per sentence, in ``path``.
 
-    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. ``retranslated`` holds the translations of
-    single sentences, for the pieces that :func:`find_mismatched_pieces` returns.
+    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. ``retranslated`` holds the single-sentence
+    translations of the pieces that :func:`find_mismatched_pieces` returns.
     """
     texts, remaining, lines = lines_by_kind(generated), iter(retranslated), []
     sentence = 0
@@ -86,7 +83,7 @@ def write_sentences(
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the lengths in tokens, including end of sentence, of a split's examples in one language.
+    """Return each example's length in tokens, with end of sentence, for a split in one language.
 
     The array is empty if the split has no text in this language.
     """

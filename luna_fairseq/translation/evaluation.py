@@ -46,7 +46,7 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Evaluation of a checkpoint: translate a prepared folder's test text, and score the translation.
+    """Evaluation of a checkpoint: translation of a prepared folder's test text, and scoring.
 
     The constructor checks the options, and :meth:`run` does the work. Steps that an earlier run has finished
     are skipped.
@@ -141,7 +141,7 @@ class Evaluation:
         self.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Return the length penalty with the best BLEU on the validation text (the first of equals)."""
+        """Return the length penalty with the best BLEU on the validation text, and print all BLEU scores."""
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
@@ -181,10 +181,9 @@ class Evaluation:
         return self.options.results / name
 
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
-        """Write the source sentences of document pieces as separate examples, and return their data folder.
+        """Write the sentences of document pieces, given by index, as separate examples. Return the folder.
 
-        ``pieces`` holds the indices of the document pieces. The folder name contains the length penalty. An
-        unchanged folder is not rewritten, because fairseq-generate would have to run again.
+        An unchanged folder is not rewritten, because fairseq-generate would have to run again.
         """
         name = f"{subset}-singly-lenpen{penalty:g}"
         folder = self.options.results / name
@@ -259,11 +258,11 @@ class Evaluation:
         ]
 
     def _pieces_path(self, subset: str) -> Path:
-        """Return the file that lists the document pieces of a split. It is absent for single sentences."""
+        """Return the file that lists the document pieces of a split. Sentence-level data has no such file."""
         return self.options.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:
-        """Return the file with the plain target text of a split. Raise InputError if it has changed."""
+        """Return a split's file of plain target text. Raise InputError if it is missing or changed."""
         path = self.options.data / "plain" / f"{subset}.{self.languages[1]}"
         if not path.is_file():
             raise InputError(f"{path} does not exist. Prepare {self.options.data} again, with {subset} text.")
@@ -273,7 +272,7 @@ class Evaluation:
 
 @lru_cache(maxsize=None)
 def _position_options(checkpoint: Path) -> Dict[str, str]:
-    """Return a model's maximum sequence lengths as options of fairseq-generate, read from its checkpoint.
+    """Return a model's maximum sequence lengths, read from its checkpoint, as fairseq-generate options.
 
     Without these options, fairseq's translation task would use its own default of 1,024 tokens.
     """

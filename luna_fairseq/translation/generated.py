@@ -1,4 +1,4 @@
-"""Reader of fairseq-generate's output files, with the translations in sentence order."""
+"""Reader of fairseq-generate's output files, which returns the translations in sentence order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER_TEXT = 0.1
 class GenerateOutput:
     """Sources, references and best hypotheses read from an output file of fairseq-generate.
 
-    If ``must_be_complete`` is True, an incomplete last line is an error. Otherwise, it is ignored.
+    With ``must_be_complete``, an incomplete last line is an error. Otherwise, the line is ignored.
 
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
@@ -44,7 +44,7 @@ class GenerateOutput:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
 
-        Raises InputError if hypotheses are missing, if there are too many, or if they have subword marks.
+        Raises InputError if there are too few or too many hypotheses, or if they contain subword marks.
         """
         number = len(references)
         if not self.best:
@@ -168,8 +168,7 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
 def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
     """Compare the lines of a plain text file with the sentences in an output of fairseq-generate.
 
-    ``printed`` maps a number to the printed sentence. Messages call the printed lines ``label``.
-
+    ``printed`` maps a sentence number to the printed sentence. ``label`` names the printed lines in messages.
     Return messages about lines that differ or could not be compared. Raise InputError if more than 10 % of
     the lines differ.
     """
@@ -193,7 +192,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Return the numbers of the sentences that differ in letters or digits, and the number compared.
+    """Return the numbers of the sentences that differ in letters or digits, and how many were compared.
 
     Printed lines with unknown words are not compared.
     """

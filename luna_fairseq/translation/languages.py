@@ -1,4 +1,4 @@
-"""Languages of a prepared data folder. Their codes may contain hyphens and dots."""
+"""Language codes, which may contain hyphens and dots, and the language pairs of a prepared data folder."""
 
 from __future__ import annotations
 

@@ -15,14 +15,14 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities of IBM model 1 for the pairs of subword pieces that occur in a sentence pair.
+    """Translation probabilities of IBM model 1 for the pairs of subwords that occur in a sentence pair.
 
-    The N pairs of a source and a target piece are sorted by source piece and decreasing probability.
+    The N pairs of a source and a target subword are sorted by source and decreasing probability.
 
     Attributes:
-        sources: dictionary indices [N] of the source pieces, in increasing order.
-        targets: dictionary indices [N] of the target pieces.
-        probabilities: probabilities [N] of the target pieces, given the source pieces.
+        sources: dictionary indices of the source subwords, [N], in increasing order.
+        targets: dictionary indices of the target subwords, [N].
+        probabilities: probabilities of the target subwords given the source subwords, [N].
     """
 
     sources: np.ndarray
@@ -30,7 +30,7 @@ class LexicalModel(NamedTuple):
     probabilities: np.ndarray
 
     def best(self, source: int, most: int) -> np.ndarray:
-        """Return the indices of up to ``most`` target pieces for a source piece, most probable first."""
+        """Return the ``most`` most probable target subwords, or fewer, for a source subword, in order."""
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 

@@ -72,7 +72,7 @@ def find_shards(data: Path) -> List[Path]:
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Run luna-make-shortlist: write a file with the likely translations of each source subword piece.
+    """Write a file with the likely translations of each source subword, and print its coverage.
 
     The candidates are estimated with IBM model 1 on the training text.
     """
@@ -141,11 +141,11 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Return a line with the percentage of subword pieces in the validation target that a shortlist allows.
+    """Return a line with the percentage of validation target tokens that a shortlist allows.
 
-    A piece is allowed if it is a candidate for its source sentence. The line also has the mean number of
-    candidates per sentence. ``path`` is the file of the shortlist, ``texts`` are the source and target
-    validation text, and ``source`` and ``target`` their dictionaries.
+    A subword is allowed if it is a candidate translation for its source sentence. The line also states the
+    mean number of candidates per sentence. ``path`` is the shortlist file, ``texts`` are the source and
+    target validation text, and ``source`` and ``target`` their dictionaries.
     """
     import torch
 

@@ -79,7 +79,7 @@ def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
 
 
 def load_split(task: Any, split: str, batch_size: int) -> Tuple[int, Iterable[Any]]:
-    """Load a split of a fairseq task. Return the number of sentences, and the batches with a progress bar."""
+    """Load a split of a fairseq task. Return its number of sentences, and an iterable of its batches."""
     task.load_dataset(split)
     dataset = task.dataset(split)
     if not len(dataset):
@@ -97,7 +97,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
     """Return (name, values of the H heads) for each learned position bias of an anchored Luna model.
 
     The attention of such a model favours source tokens near an expected position. The values are the
-    strengths of this preference, the ratios of source to target length, and the gates that scale direct
+    strengths of this bias, the ratios of source to target length, and the gates (logit biases) of direct
     attention to source tokens.
     """
     found = []
@@ -115,6 +115,7 @@ class Coverage:
     """Statistics of how much of the source a decoder layer attends to through the packed sequence P.
 
     In pack attention, each row of P attends to all source positions, which include end-of-sentence symbols.
+    The weights of several batches are accumulated by :meth:`add`.
     """
 
     def __init__(self) -> None:
@@ -123,19 +124,19 @@ class Coverage:
 
     @property
     def covered_share(self) -> float:
-        """Return the fraction of source positions where a row has its largest weight, averaged over heads."""
+        """Fraction of source positions at which some row of P has its largest weight, averaged over heads."""
         return self._covered / self.positions
 
     @property
     def mean_largest_weight(self) -> float:
-        """Return the largest weight of a source position over rows and heads, averaged over positions."""
+        """Largest weight of a source position over rows and heads, averaged over positions."""
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
-        """Add the pack attention weights [B, H, L, S] of a batch to the statistics.
+        """Update the statistics with the pack attention weights [B, H, L, S] of a batch.
 
-        The batch has B sentences, H heads, L rows of P and S source positions. padding_mask [B, S] and
-        packed_mask [B, L] are True at masked source positions and masked rows of P.
+        The batch has B sentences, H heads, L rows of P and S source positions. ``padding_mask`` [B, S] and
+        ``packed_mask`` [B, L] are True at masked source positions and masked rows of P.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])

@@ -33,7 +33,7 @@ class PairData:
             itself.
 
     Attributes:
-        path: data argument for fairseq-train: the shard folders, joined with colons.
+        path: data argument of fairseq-train: the shard folders, joined with colons.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class PairData:
         return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
-        """Append the encoded pairs of a split to ``texts``, which has a text per split, language and folder.
+        """Append the encoded pairs of a split to ``texts``, keyed by split, language and folder, in place.
 
-        Training pairs are filtered by length and distributed over the shards in turn. ``dropped``, the number
-        of dropped pairs by reason, is updated in place.
+        Training pairs are filtered by length and distributed over the shards in turn. ``dropped`` counts the
+        dropped pairs by reason, and is updated in place.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0

@@ -80,7 +80,7 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Run the command: draw the attention weights of one sentence, with one panel per output file."""
+    """Plot the attention weights of one sentence, with one panel for each file of translation output."""
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
         raise InputError(

@@ -60,7 +60,7 @@ class Preparation:
         method: subword method, from :mod:`luna_fairseq.text.subword` (default: ``options.subword``).
 
     Attributes:
-        data: data folder for fairseq-train. ``data.path`` is the data argument.
+        data: writer of the data folder. ``data.path`` is the data argument of fairseq-train.
         longest: number of tokens in the longest line of each text, such as "train.en". Set by :meth:`run`.
     """
 
@@ -100,7 +100,7 @@ class Preparation:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 
     def resume_settings(self) -> Dict[str, str]:
-        """Return the checksum of the training text, and the options that a trained model depends on."""
+        """Return what a resumed training must match: checksum of the training text, and decisive options."""
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
             if getattr(self.options, name) is not None:
@@ -175,8 +175,7 @@ class Preparation:
     def check_positions(self, options: Mapping[str, str]) -> None:
         """Raise InputError if a validation or test line exceeds the model's maximum sequence length.
 
-        The fairseq-train options ``options`` set this length. fairseq would reject the text only after
-        training.
+        The fairseq-train options ``options`` set this length. fairseq itself would fail only after training.
         """
         for split in self.text:
             if split == "train" or (split.startswith("valid") and SKIP in options):
@@ -192,7 +191,7 @@ class Preparation:
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Tokenize all splits to files in the folder ``tokenised``. Return the file names and no counts."""
+        """Tokenize all splits to files in the folder ``tokenised``. Return the file names and {}."""
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
@@ -207,7 +206,7 @@ class Preparation:
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text, and write it. Return its file name, no counts."""
+        """Learn the subword model from the training text, and write its file. Return the file name and {}."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -238,8 +237,7 @@ class Preparation:
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
         """Encode a split, and yield batches of sentence pairs, each batch as a list [source, target].
 
-        If the options ask for document-level data, each pair is one of document pieces: consecutive
-        sentences, joined with a separator.
+        With the option ``documents``, a pair consists of document pieces: sentences joined with a separator.
         """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (

@@ -73,7 +73,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
-    """Download both files of a split from ``mirror``, or from stanford.edu if it is None.
+    """Download both files of a split from ``mirror``, or from stanford.edu if ``mirror`` is None.
 
     Return their common path without the language, such as ``archives/tst2012``.
     """

@@ -67,7 +67,7 @@ def build_parser() -> CommandParser:
 def make_text(folder: Path, mirror: Optional[str]) -> None:
     """Download the archives and write the plain text of all splits, unless the text is up to date.
 
-    The text is written to the subfolder ``text``. ``mirror`` is a folder or address in place of statmt.org.
+    The text is written to the subfolder ``text``. ``mirror`` is a folder or address that replaces statmt.org.
     """
     files = [f"text/{name}" for name in text_files()]
     steps = FinishedSteps(folder, "prepare_wmt14.json", files)

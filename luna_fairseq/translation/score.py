@@ -138,7 +138,7 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
     Args:
         options: input and output files, and the scores to compute.
         origin: description of the checkpoint and settings that produced the output, from
-            :func:`luna_fairseq.files.scores.describe_checkpoint` (default: unknown).
+            :func:`luna_fairseq.files.scores.describe_checkpoint`. None if unknown.
 
     Raises:
         InputError: A file is missing, or does not match the translated text.

@@ -1,7 +1,7 @@
 """BLEU and chrF of plain text, computed with sacreBLEU, and BLEU of Moses tokens with split hyphens.
 
-The literature on WMT'14 English-German reports the BLEU of Moses tokens. It is 0.6 to 1 higher than the BLEU
-of the same translations as plain text.
+The literature on WMT'14 English-German reports the BLEU of Moses tokens, which is 0.6 to 1 higher than the
+BLEU of the same translations as plain text.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def should_score_moses_tokens(language: Optional[str]) -> bool:
 
 
 def describe_tokenizer(tokenizer: str, language: Optional[str]) -> str:
-    """Return a line about an unusual choice of tokenizer to print with the scores, or "" if it is usual.
+    """Return a note on sacreBLEU's tokenizer to print with the scores, or "" for the default tokenizer 13a.
 
-    The line names a tokenizer other than 13a, or warns that 13a cannot split the language into words.
+    The note names another tokenizer, or warns that 13a cannot split the language into words.
     """
     if tokenizer != BLEU.TOKENIZER_DEFAULT:
         return f"tokenizer: {tokenizer}\n"
@@ -128,8 +128,8 @@ class Translations:
     Attributes:
         hypotheses: hypotheses as plain text.
         references: references as plain text, in the same order.
-        tokens: hypotheses as Moses tokens with split hyphens, as the system generated them. None (default) if
-            the system generates plain text.
+        tokens: hypotheses as Moses tokens with split hyphens, if the system generates them. None if the
+            system generates plain text.
     """
 
     hypotheses: List[str]
@@ -166,7 +166,7 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
     """Compute BLEU and chrF of plain text with sacreBLEU.
 
-    If ``test_set`` is given, raises InputError unless the references are those of the test set.
+    With ``test_set``, raises InputError if the references are not those of the test set.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -219,7 +219,7 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU, as a score named ``name``, with ``suffix`` appended to its signature."""
+    """Compute BLEU with sacreBLEU. The score is called ``name``, and ``suffix`` is added to its signature."""
     metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
@@ -236,8 +236,8 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
-    Hypotheses that were generated as Moses tokens are scored as they are, and plain text is tokenized first.
-    If ``test_set`` is given, raises InputError if the references have a different number of tokens.
+    Hypotheses that were generated as Moses tokens are scored unchanged, and plain text is tokenized first.
+    With ``test_set``, raises InputError if the references have another number of tokens than the test set.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:

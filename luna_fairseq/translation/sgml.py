@@ -20,7 +20,7 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """Return (document id, segment id, text) for each ``<seg id=>`` in a ``<doc docid=>`` of an SGML file."""
+    """Return (document id, segment id, text) for each segment ``<seg>`` in each ``<doc>`` of an SGML file."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

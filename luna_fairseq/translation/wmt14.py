@@ -40,7 +40,7 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Create the :class:`Part` for a training corpus with the archive members ``STEM.en`` and ``STEM.de``."""
+    """Create the :class:`Part` of a training corpus: files ``STEM.en`` and ``STEM.de``, ``lines`` pairs."""
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
@@ -90,9 +90,9 @@ PARTS = (
 def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
     """Convert the published archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
 
-    ``archives`` maps each corpus to its archive. With ``published``, each corpus must have the published
+    ``archives`` maps each corpus name to its archive. With ``published``, each corpus must have the published
     number of lines. The files are created only after all archives have been read successfully. Return the
-    number of pairs per corpus.
+    number of sentence pairs per corpus.
     """
     counts = {}
     with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:

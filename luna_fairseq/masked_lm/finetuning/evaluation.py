@@ -26,7 +26,7 @@ def evaluate(
     Returns:
         - metrics of the split in percent, keyed by name. Empty if the split has no labels.
         - predictions in the order of the data. Each is a label or, for regression, a number.
-        - note on the number of truncated examples, or "".
+        - note on the number of truncated examples, or "" if no example was truncated.
     """
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
@@ -57,9 +57,9 @@ def evaluate(
 
 
 def _describe_truncation(task: Any, split: str) -> str:
-    """Make a task truncate long examples as in training, and return a note on their number.
+    """Make a task truncate long examples, and return a note on their number.
 
-    The note is, for example, " (4 were truncated to the model's 512 positions)", or "" if there are none.
+    The note is "" or, for example, " (4 were truncated to the model's 512 positions)".
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -108,7 +108,7 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 def _to_label(task: FineTuningTask, value: Any) -> Any:
     """Convert a prediction or target of the model to a published label: a name, or a score for regression.
 
-    Return None if ``value`` is None, because the example has no label.
+    If an example has no label, ``value`` is None, and None is returned.
     """
     if value is None:
         return None

@@ -76,7 +76,7 @@ class GlueTask(FineTuningTask):
         )
 
     def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Convert a line, given as fields keyed by column, to an example. Test sets have no label."""
+        """Convert a line, given as fields keyed by column, to an example. Test examples have no label."""
         texts = tuple(row[name].strip() for name in self.text_columns)
         if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(

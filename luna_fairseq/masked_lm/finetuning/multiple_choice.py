@@ -80,7 +80,7 @@ class CommonsenseQA(FineTuningTask):
         return [self._parse_question(line, location) for location, line in lines]
 
     def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line of JSON to an example. If the line contains no answer, the label is None or ""."""
+        """Convert a line of JSON to an example. If the line has no answer, the label is None or ""."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])

@@ -58,7 +58,7 @@ class TaskPreparation:
             print_unknown(split, counts)
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode and write all splits. Return the names of the written files, and counts of tokens."""
+        """Encode and write all splits. Return the written file names, and the token counts per split."""
         # All files are read before anything is written, so that invalid lines are found first. Test sets and
         # additional validation sets may be missing.
         examples = {
@@ -91,8 +91,8 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
     """Load the tokenizer of a pretrained model from the folder of its dictionary.
 
     Returns:
-        encoder: encoder that converts text to subword pieces. files: tokenizer files. Empty if the dictionary
-        consists of whole words.
+        - encoder that converts text to subword pieces, or to whole words if there is no tokenizer.
+        - tokenizer files. Empty if the dictionary consists of whole words.
     """
     options = find_tokenizer([folder])
     if not options:

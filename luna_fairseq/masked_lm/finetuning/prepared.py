@@ -1,4 +1,4 @@
-"""Folder of a prepared task, for fairseq's task sentence_prediction or sentence_ranking."""
+"""Reader and writer of the folder of a prepared task (fairseq's sentence_prediction or sentence_ranking)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PreparedWriter:
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
         """Encode the examples of a split, and write them to the folder ``self.temporary``.
 
-        Labels are written only if all examples have one. The counts and the description are updated.
+        Labels are written only if all examples have a label. The counts and the description are updated.
         """
         lengths = []
         for number in range(self.task.inputs):
@@ -113,9 +113,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens [B] in the model input of each example (with its longest candidate).
+        """Return the number of tokens [B] in the model input of each example, with its longest candidate.
 
-        ``pieces`` [N, B] holds the number of subword pieces in each of the N texts of the examples.
+        ``pieces`` [N, B] holds the numbers of subwords in the N texts of each of B examples.
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
@@ -146,7 +146,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines to fairseq's binary files. Return each line's number of tokens, and the unknown tokens."""
+    """Encode lines to fairseq's binary files. Return each line's token count, and the unknown-token count."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

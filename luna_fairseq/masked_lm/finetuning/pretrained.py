@@ -1,4 +1,4 @@
-"""Model options of a pretrained checkpoint, with which fairseq-train builds the same model."""
+"""Options of a pretrained checkpoint's model, with which fairseq-train builds the same model."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class PretrainedCheckpoint:
         return cls(path, model_name(model), options, positions, size, stored_fingerprints(state))
 
     def check_options(self, words: Sequence[str]) -> None:
-        """Raise InputError if fairseq-train arguments conflict with the architecture of the weights."""
+        """Raise InputError if the fairseq-train options ``words`` conflict with the weights' architecture."""
         names = set(fixed_options(self.model)) - _OPTIONS_OF_HEADS
         fixed = {f"--{name.replace('_', '-')}" for name in names}
         for name in parse_options(words):

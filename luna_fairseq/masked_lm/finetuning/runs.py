@@ -32,7 +32,7 @@ BEST = "checkpoint_best.pt"
 
 
 class FineTuning:
-    """Sweep that fine-tunes one pretrained checkpoint on one task with several hyperparameters.
+    """Sweep: one pretrained checkpoint, fine-tuned on one task with several hyperparameter settings.
 
     The folder of the sweep contains one folder per run, and ``finetune.json``, the record of finished runs.
     """

@@ -70,7 +70,7 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return a task's hyperparameters: "table-9" of the paper, or the "search" of its section 4.3."""
+    """Return a task's hyperparameters for a ``sweep``: the paper's "table-9", or "search" (section 4.3)."""
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
         # As in the authors' command. Table 9 has 0.1.
@@ -81,9 +81,10 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the fairseq-train options that select the task, the criterion and the metric of the best epoch.
+    """Return the fairseq-train options that define a task: the task, criterion, head and input format.
 
-    ``head`` is the name of the classification head to train.
+    ``head`` is the name of the classification head to train. The options also include the number of classes
+    and the metric that selects the best checkpoint.
     """
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]
@@ -145,7 +146,7 @@ class Setting(NamedTuple):
 def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
     """Return the hyperparameters of each run in a sweep, keyed by the name of the run.
 
-    The name contains the dropout only if the sweep tries several dropouts.
+    The name contains the dropout rate only if the sweep tries several dropout rates.
 
     Example:
         >>> list(enumerate_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))

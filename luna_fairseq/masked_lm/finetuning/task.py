@@ -57,7 +57,10 @@ class FineTuningTask:
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Return the label, or raise InputError if it is not valid. For regression, 0 to 5 is valid."""
+        """Return the label, or raise InputError, whose message begins with ``location``, if it is invalid.
+
+        In regression tasks, valid labels are numbers from 0 to 5.
+        """
         if self.is_regression:
             with suppress(ValueError):
                 if 0.0 <= float(label) <= 5.0:

@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
         y: key features [n, T, M].
         z: values [n, T, N].
         log_decay: log decay [n, T] at each position, at most 0, or None without decay.
-        state: decayed sum [n, M, N] of ``y_j^T z_j`` over earlier positions j, or None if there are none.
+        state: decayed sum of ``y_j^T z_j`` over earlier positions j, [n, M, N], or None if there are none.
     """
 
     x: Tensor
@@ -77,9 +77,9 @@ class Chunk(NamedTuple):
         x: query features [n, c, M].
         y: key features [n, c, M].
         z: values [n, c, N].
-        decay: decay factors [n, c, c], indexed by t and j, from position j to position t. 0 for j > t.
-        decay_from_start: decay factors [n, c, 1] from the end of the previous chunk to each position.
-        decay_to_end: decay factors [n, c, 1] from each position to the end of the chunk.
+        decay: decay factors from position j to position t, [n, c, c], indexed by t and j. 0 for j > t.
+        decay_from_start: decay factors from the end of the previous chunk to each position, [n, c, 1].
+        decay_to_end: decay factors from each position to the end of the chunk, [n, c, 1].
     """
 
     x: Tensor
@@ -106,7 +106,7 @@ class Chunk(NamedTuple):
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state [n, M, N] after the chunk: the decayed old ``state`` plus (decayed y)^T z."""
+        """Return the state [n, M, N] after the chunk: the decayed ``state`` plus (decayed y)^T z."""
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
@@ -135,8 +135,7 @@ class ChunkGradients(NamedTuple):
 class _ChunkCausalLinear(Function):
     """Autograd function of chunkwise causal linear attention.
 
-    It maps the tensors of :class:`Inputs` to the output [n, T, N], for n heads, T positions and values of
-    width N.
+    The function maps the tensors of :class:`Inputs` to the output [n, T, N].
     """
 
     @staticmethod
@@ -163,10 +162,10 @@ class _ChunkCausalLinear(Function):
 
 
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    """Compute the gradients of all tensors in ``inputs``, in the order of its fields.
+    """Compute the gradients with respect to all tensors in ``inputs``, in the order of its fields.
 
-    The gradient of a field that is None is None. ``grad`` [n, T, N] is the gradient of the output of n heads
-    at T positions. The chunks are processed from the last to the first.
+    If a field is None, None is returned in place of a gradient. ``grad`` [n, T, N] is the gradient of the
+    output, N wide, of n heads at T positions. The chunks are processed from the last to the first.
     """
     slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
@@ -220,7 +219,7 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Select the inputs at the positions ``span``, and compute the decay factors between them."""
+    """Select the inputs in the slice ``span``, and compute the decay factors between its positions."""
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)
     if inputs.log_decay is None:

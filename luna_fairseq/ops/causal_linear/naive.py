@@ -17,8 +17,8 @@ def naive_causal_linear(
         x: M features of the query at each of T positions, [..., T, M].
         y: features of the keys, with the same shape as ``x``.
         z: values [..., T, N] of width N. A column of ones yields the sum of the weights.
-        log_decay: log decay [..., T] at each position, at most 0. None: no decay.
-        state: state [..., M, N] before the first position. None: zeros.
+        log_decay: log decay [..., T] at each position, at most 0. None means no decay.
+        state: state [..., M, N] before the first position. None means zeros.
 
     Returns:
         The output [..., T, N].

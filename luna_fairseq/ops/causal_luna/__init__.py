@@ -1,7 +1,7 @@
 """Five implementations of causal Luna attention (Luna, section 3.3).
 
-They are naive (the definition), chunk (training on a CPU), parallel and triton (training on a GPU), and
-recurrent (decoding). ops/README.md has the formulas.
+The implementations are naive (the definition), chunk (training on a CPU), parallel and triton (training on a
+GPU), and recurrent (decoding). ops/README.md has the formulas.
 """
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna

@@ -33,10 +33,12 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 class KeysValues(NamedTuple):
     """Pair of tensors, one for the keys and one for the values of causal Luna attention.
 
-    A pair holds the keys and values [N, c, K] of a chunk, a state, or the gradients of one of these. A state
-    has the sums [N, L, K] of ``a_j^T k_j`` and ``a_j^T v_j`` over earlier positions j. In tied attention,
-    keys and values are the same tensor. ``values`` is then None, and a pair of gradients holds the sum of
-    both gradients in ``keys``.
+    The pair holds the keys and values [N, c, K] of N heads at the c positions of a chunk, or a state. A state
+    consists of the sums [N, L, K] of ``a_j^T k_j`` and ``a_j^T v_j`` over earlier positions j, where a_j are
+    the pack weights [L]. A pair may also hold the gradients of a chunk or a state.
+
+    In tied attention, keys and values are the same tensor. ``values`` is then None, and a pair of gradients
+    holds the sum of both gradients in ``keys``.
     """
 
     keys: Tensor
@@ -68,13 +70,13 @@ class Inputs(NamedTuple):
         q: queries [N, T, K].
         pack_weights: pack weights [N, T, L], 0 at padding, in the dtype of the sums.
         inverse_steps: 1 / t [N or 1, T, 1], or the reciprocal of the sum of the decay factors.
-        dropout_factors: factors [N, T, L] of the unpack weights (None without dropout).
+        dropout_factors: factors [N, T, L] of the unpack weights. None without dropout.
         row_mask: mask [N or 1, 1, L], True at masked rows of P.
         log_decay: log decay [N or H, T, 1], accumulated since the start of the sequence.
         keys: keys [N, T, K].
-        values: values [N, T, K] (None if they are the same tensor as the keys).
-        key_sum: sum [N, L, K] of a_j^T k_j over earlier positions.
-        value_sum: sum [N, L, K] of a_j^T v_j over earlier positions.
+        values: values [N, T, K]. None if they are the same tensor as the keys.
+        key_sum: sum of a_j^T k_j over earlier positions, [N, L, K].
+        value_sum: sum of a_j^T v_j over earlier positions, [N, L, K].
     """
 
     q: Tensor
@@ -113,7 +115,7 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the causally masked dot products x_t . y_j [N, c, c], which are 0 for j > t.
+        """Compute the causally masked dot products x_t . y_j, [N, c, c], which are 0 for j > t.
 
         x and y are [N, c, M] of any width M. With decay, products are multiplied by the decay from j to t.
         """
@@ -134,7 +136,7 @@ class Chunk(NamedTuple):
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to weights x [N, c, L], and divide those of each position t by t."""
+        """Apply dropout to weights x [N, c, L], and divide the weights of each position t by t."""
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
@@ -166,10 +168,10 @@ class ChunkGradients(NamedTuple):
     """Gradients of the inputs of one chunk.
 
     Attributes:
-        read_scale: derivative [N, c, 1] of the loss with respect to the log of a factor that multiplies the
-            sums which a position reads. None without decay.
-        added_scale: derivative [N, c, 1] of the loss with respect to the log of a factor that multiplies the
-            terms which a position adds to the sums. None without decay.
+        read_scale: derivative of the loss with respect to the log of a factor that multiplies the sums read
+            by each position, [N, c, 1]. None without decay.
+        added_scale: derivative of the loss with respect to the log of a factor that multiplies the terms
+            added to the sums by each position, [N, c, 1]. None without decay.
     """
 
     q: Tensor
@@ -183,8 +185,7 @@ class ChunkGradients(NamedTuple):
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
     """Compute the output [N, c, K] of one chunk, and its softmax weights [N, c, L] before dropout.
 
-    Shapes: N heads of width K, c positions in the chunk, L rows of P. ``before`` holds the sums of
-    ``a_j^T k_j`` and ``a_j^T v_j`` over all earlier positions j (None if there are none).
+    ``before`` is the state, the sums over all positions before the chunk, or None for the first chunk.
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -345,14 +346,13 @@ def chunk_causal_luna(
 def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
     """Expand x [B or 1, H or 1, R, S] to B examples and H heads, and flatten both to [B * H, R, S].
 
-    R and S are any sizes. If x is [1, 1, R, S], the result is [1, R, S], which broadcasts over examples and
-    heads.
+    R and S are any sizes. If x is [1, 1, R, S], the result is [1, R, S], which broadcasts to all heads.
     """
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
 class _ChunkCausalLuna(Function):
-    """Autograd function that maps the tensors of :class:`Inputs` to the output [N, T, K] of the attention."""
+    """Autograd function of chunkwise causal Luna attention, from :class:`Inputs` to the output [N, T, K]."""
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
@@ -410,7 +410,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Select the inputs at the positions ``span``, and compute the decay factors between them."""
+    """Select the inputs in the slice ``span``, and compute the decay factors between its positions."""
     dtype = inputs.pack_weights.dtype
     is_whole = span.stop - span.start == inputs.q.size(1)
 

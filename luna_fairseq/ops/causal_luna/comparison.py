@@ -1,4 +1,4 @@
-"""Comparison of an implementation of causal Luna attention with the chunkwise one, on random inputs.
+"""Comparison of an implementation of causal Luna attention with chunkwise attention, on random inputs.
 
 The Triton kernels must pass the comparison before their first use. Shapes: B examples, H heads of width K, T
 positions, L rows of the packed sequence P.
@@ -27,7 +27,7 @@ COMPARED_LENGTH = 100
 
 
 def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
-    """Return True if the Triton kernels can compute these inputs on this machine, and False otherwise."""
+    """Return True if the Triton kernels can process these inputs on this machine."""
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     return not reason and q.dtype == k.dtype == v.dtype
 
@@ -76,7 +76,8 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
     In float32, the chunkwise implementation itself might not be accurate enough, because torch may use TF32
     on a GPU. The inputs must have two examples. The first third of the first example is treated as padding.
     Return a description such as "its output differs by 1.0e-01 from that of the chunkwise implementation".
-    Return "" if all relative errors are within ``TOLERANCE``.
+    The number is the norm of the difference divided by the norm of the expected tensor. Return "" if no such
+    error exceeds the tolerance of its dtype, which is larger for the gradient of the decay.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
@@ -99,8 +100,8 @@ def output_and_gradients(
 ) -> Tuple[Optional[Tensor], ...]:
     """Return the output, and the gradients of q, k, v, pack_weights and log_decay, as a tuple.
 
-    The gradient of an input that is None is None. ``implementation`` is a function with the arguments of
-    :func:`causal_luna`, some of which are passed as ``options``.
+    If an input is None, None is returned in place of its gradient. ``implementation`` is a function with the
+    arguments of :func:`causal_luna`, some of which are passed as ``options``.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

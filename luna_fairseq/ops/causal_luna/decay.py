@@ -20,22 +20,22 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Return ``log_decay * t`` [B or 1, H, T, 1] in float64, where t counts the positions without padding.
 
-    ``log_decay`` is [H] and ``key_padding_mask`` [B, T]. Only the length T and the device of q are used.
+    ``log_decay`` is [H] and ``key_padding_mask`` [B, T]. Only the length and the device of q are used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the sum ``sum_{d < t} exp(log_decay d)`` [B or 1, H, T, 1] of the decay factors at position t.
+    """Return the sum of the decay factors at each position t, ``sum_{d < t} exp(log_decay d)``.
 
-    ``log_decay`` is [H], and ``steps`` [B or 1, 1, T, 1] holds the number t of each position.
+    ``log_decay`` is [H], and ``steps`` [B or 1, 1, T, 1] holds t. The result is [B or 1, H, T, 1].
     """
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
 
 
 def inverse_decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the reciprocals [B or 1, H, T, 1] of :func:`decayed_counts`."""
+    """Return the reciprocals of :func:`decayed_counts`, [B or 1, H, T, 1]."""
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay) / torch.expm1(log_decay * steps)
 
@@ -88,10 +88,10 @@ class ChunkDecay(NamedTuple):
     padding. All except ``between`` are None if the chunk is the whole sequence.
 
     Attributes:
-        between: decay factors [n, c, c] from position j to position t, indexed by t and j; 0 for j > t.
-        from_start: decay factors [n, c, 1] from the end of the previous chunk to each position.
-        to_end: decay factors [n, c, 1] from each position to the end of the chunk.
-        whole: decay factors [n, 1, 1] from the end of the previous chunk to the end of this chunk.
+        between: decay factors from position j to position t, [n, c, c], indexed by t and j; 0 for j > t.
+        from_start: decay factors from the end of the previous chunk to each position, [n, c, 1].
+        to_end: decay factors from each position to the end of the chunk, [n, c, 1].
+        whole: decay factors from the end of the previous chunk to the end of this chunk, [n, 1, 1].
     """
 
     between: Tensor

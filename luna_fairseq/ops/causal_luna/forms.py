@@ -25,7 +25,7 @@ def prefers_parallel(q: Tensor, *others: Tensor) -> bool:
 def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
     """Return True if the Triton kernels are chosen by default for these inputs.
 
-    This is the case on the GPUs of ``FASTER_WITH_TRITON`` in eager mode, if the kernels support the inputs.
+    They are chosen on the GPUs in ``FASTER_WITH_TRITON``, in eager mode, if they support the inputs.
     """
     if not q.is_cuda or torch.version.cuda is None or is_recording_graph():
         return False
@@ -90,16 +90,14 @@ def causal_luna(
         k: keys [B, H, T, K].
         v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
         pack_weights: pack weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
-        packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
-            (default: None, no row is masked).
+        packed_padding_mask: mask [B, L], True at masked rows of P. If all are masked, the output is zero.
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
-            from the position counts (default: None, no padding).
-        dropout: dropout probability of the unpack weights (default: 0).
+            from the position counts.
+        dropout: dropout probability of the unpack weights.
         backend: implementation, "naive", "chunk", "parallel" or "triton". "auto" selects triton on GPUs where
-            it was measured to be faster, parallel on other GPUs, and chunk elsewhere (default: "auto").
-            Before its first use, triton is compared with chunk on random inputs.
-        log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
-            paper).
+            it was measured to be faster, parallel on other GPUs, and chunk elsewhere. Before its first use,
+            triton is compared with chunk on random inputs.
+        log_decay: log decay per position of each head, [H], negative. None, as in the paper, means no decay.
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.

@@ -30,10 +30,10 @@ class CausalLunaState(NamedTuple):
     the Luna paper, without the factor 1/t. Shapes: batch size B, H heads, head width K, and L rows of P.
 
     Attributes:
-        key_sum: sum [B, H, K, L] of the outer products k_j^T a_j over positions j, in float32 or float64.
-        value_sum: sum [B, H, L, K] of the outer products a_j^T v_j over positions j, in float32 or float64.
-            None if keys and values are the same tensor (tied), so that it equals ``key_sum`` transposed.
-        steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
+        key_sum: sum of the outer products k_j^T a_j over positions j, [B, H, K, L], in float32 or float64.
+        value_sum: sum of the outer products a_j^T v_j over positions j, [B, H, L, K], in float32 or float64.
+            If keys and values are the same tensor (tied), ``key_sum`` transposed is used, and this is None.
+        steps: number of positions so far, [B], excluding padding. The dtype is int64, because a count in half
             precision would stop at 2,048. None in a decoder, which stores this number once for all layers as
             ``DecoderState.count``, and passes it on as :class:`TokenCounts`.
     """
@@ -51,8 +51,8 @@ class TokenCounts(NamedTuple):
     """Number t of positions so far, excluding padding, and its reciprocal, computed once for all layers.
 
     Attributes:
-        earlier: number of positions [B] in earlier calls, int64.
-        steps: number t [B] of positions, including those of this call, int64.
+        earlier: number of positions in earlier calls, [B], int64.
+        steps: number t of positions, including those of this call, [B], int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper.
     """
@@ -131,7 +131,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
     """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys.
 
-    ``pack_q`` is the projected P [B, H, L, K], and ``key`` the key projection, split into heads.
+    ``pack_q`` [B, H, L, K] is the projected P, and ``key`` the key projection, split into heads.
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
@@ -180,8 +180,8 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the divisor t of equation 7 of the Luna paper for each position, as [B or 1, 1, T, 1].
+    """Return the divisor t of equation 7 of the Luna paper for each position, [B or 1, 1, T, 1].
 
-    It is the result of :func:`count_positions`, but at least 1.
+    This is the result of :func:`count_positions`, but at least 1.
     """
     return count_positions(q, key_padding_mask).clamp(min=1)

@@ -1,7 +1,7 @@
 """Naive causal Luna attention: the definition (Luna, section 3.3), with the function f of equation 7.
 
-It is slow, and the reference for tests. Shapes: batch size B, H heads of width K, T positions, L rows of the
-packed sequence P. M and N are any widths.
+This implementation is slow, and serves as the reference for tests. Shapes: batch size B, H heads of width K,
+T positions, L rows of the packed sequence P. M and N are any widths.
 """
 
 from functools import partial
@@ -16,29 +16,29 @@ from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute causal linear attention [..., T, N], the function f of equation 7 of the Luna paper.
+    """Compute causal linear attention, the function f of equation 7 of the Luna paper.
 
-    The output at position t is ``x_t (1/t) sum_{j<=t} y_j^T z_j``. x and y have shape [..., T, M], and z has
-    shape [..., T, N]. ``steps`` [..., T, 1] is the divisor t of each position.
+    The output at position t is ``x_t (1/t) sum_{j<=t} y_j^T z_j``. x and y have shape [..., T, M], and z and
+    the output [..., T, N]. ``steps`` [..., T, 1] is the divisor t of each position.
     """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute causal linear attention [..., T, N] with a weight for each pair of positions.
+    """Compute causal linear attention with a weight for each pair of positions.
 
     The output at position t is ``sum_{j<=t} w_tj (x_t . y_j) z_j``, where w = ``shares`` [..., T, T]. x and y
-    have shape [..., T, M], and z has shape [..., T, N].
+    have shape [..., T, M], and z and the output [..., T, N].
     """
     return (x @ y.transpose(-2, -1) * shares) @ z
 
 
 def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
-    """Compute the weight [B or 1, H, T, T] of position j in the decayed mean at position t.
+    """Compute the weight of position j in the decayed mean at position t, [B or 1, H, T, T].
 
     The weight is ``exp(log_decay n) / sum_i exp(log_decay n_i)``, where n is the number of non-padding
-    positions after j up to t. It is 0 at padding and for j > t.
+    positions after j up to t. The weight is 0 at padding and for j > t.
     """
     is_real = (
         log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)

@@ -27,10 +27,10 @@ class Decays(NamedTuple):
     Shapes: batch size B (1 if the examples have the same factors), H heads, N chunks of C positions.
 
     Attributes:
-        between: decay [B, H, N, C, C] from position j to position t of the same chunk, 0 for j > t.
-        from_start: decay [B, H, N, C, 1] from the end of the previous chunk to each position.
-        to_end: decay [B, H, N, C, 1] from each position to the end of its chunk.
-        across: decay [B, H, N, N] from the end of chunk m to the start of chunk n, 0 unless m is before n.
+        between: decay from position j to position t of the same chunk, [B, H, N, C, C], 0 for j > t.
+        from_start: decay from the end of the previous chunk to each position, [B, H, N, C, 1].
+        to_end: decay from each position to the end of its chunk, [B, H, N, C, 1].
+        across: decay from the end of chunk m to the start of chunk n, [B, H, N, N], 0 unless m is before n.
     """
 
     between: Tensor
@@ -49,7 +49,7 @@ def parallel_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute the output [B, H, T, K] of causal Luna attention, with arguments of :func:`causal_luna`."""
+    """Compute causal Luna attention, with the arguments and the output of :func:`causal_luna`."""
     T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
     if q.numel() == 0:
         return q.clone()
@@ -119,8 +119,8 @@ def compute_decays(total: Tensor, dtype: torch.dtype) -> Decays:
 
 
 def lower_exp(logs: Tensor, dtype: torch.dtype, diagonal: int = 0) -> Tensor:
-    """Return ``exp(logs)`` on and below a diagonal of the matrices [..., R, R], and 0 above it.
+    """Return ``exp(logs)`` on and below a diagonal of the matrices [..., R, R], and 0 above the diagonal.
 
-    ``diagonal`` is 0 for the main diagonal and -1 for the next below. Exponentials above it might overflow.
+    ``diagonal`` is 0 for the main diagonal and -1 for the next below. Masked exponentials do not overflow.
     """
     return logs.tril(diagonal).to(dtype).exp().tril(diagonal)

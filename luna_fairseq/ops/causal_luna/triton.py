@@ -25,7 +25,10 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return why these inputs are not supported, such as "heads of 256 are wider than 128", or ""."""
+    """Return why these inputs are not supported, such as "heads of 256 are wider than 128".
+
+    Return "" if they are supported.
+    """
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
     if K > MAX_HEAD_WIDTH:
@@ -132,7 +135,7 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 class CausalLunaFunction(torch.autograd.Function):
     """Autograd function of causal Luna attention that launches the Triton kernels.
 
-    It saves the inputs, the log-sum-exp of the logits, and the sums over each segment.
+    For the backward pass, it saves the inputs, the log-sum-exp of the logits, and the sums over each segment.
     """
 
     @staticmethod
@@ -230,7 +233,7 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
     """Return the arguments that all kernels take, keyed by their names in the kernels.
 
-    They are ``tensors`` and ``numbers``, the strides of the tensors, the precision and scratch memory.
+    They include ``tensors`` and ``numbers``, the strides of the tensors, the precision and scratch memory.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -261,7 +264,7 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
     """Return the options ``num_warps``, ``num_stages`` and ``maxnreg`` with which Triton compiles a kernel.
 
-    They depend on the sizes L and BLOCK_K in ``values``, the arguments of the kernel keyed by name.
+    The options depend on the sizes L and BLOCK_K in ``values``, the kernel's arguments keyed by name.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

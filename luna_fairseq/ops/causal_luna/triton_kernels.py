@@ -209,9 +209,10 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
 @triton.jit
 def read_state(state, memory, first, STATES, WIDTH):
-    """Return BLOCK_L columns, beginning at ``first``, of a state [BLOCK_K, WIDTH].
+    """Return columns ``first`` to ``first + BLOCK_L`` of a state [BLOCK_K, WIDTH] of earlier chunks.
 
-    If the state has more than BLOCK_L columns, they are loaded from ``memory`` instead of registers.
+    A state of more than BLOCK_L columns is too wide for registers. Its columns are loaded from the address
+    ``memory``. STATES is False if the sequence has only one chunk, and ``state`` is then returned unchanged.
     """
     if STATES and WIDTH > state.shape[1]:
         state = tl.load(memory + block_offsets(WIDTH, first, state.shape[0], state.shape[1]))
@@ -279,7 +280,7 @@ def causal_sums(x, offsets, mask, scores, x_a, age, state, STATES, PRECISION):
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
     """Load a mask [1, BLOCK_L] of rows of the packed sequence P, for the example with index b.
 
-    The rows begin with index ``first``. The mask is True at existing rows (of L) that are not padding.
+    The rows begin with index ``first``. The mask is True at rows below L that are not padding.
     """
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
