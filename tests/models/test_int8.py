@@ -15,6 +15,8 @@ from luna_fairseq.models import LunaModel, int8
 @pytest.mark.parametrize("bits", [7, 8])
 @pytest.mark.parametrize("given", [{}, {"untie_luna_kv": True, "causal_decay": True}])
 def test_logits_are_nearly_the_same(given, bits, monkeypatch):
+    if bits == 8 and not int8.has_exact_8_bit_sums():
+        pytest.skip("sums of products of 8 bits overflow on this CPU")
     monkeypatch.setattr(int8, "has_exact_8_bit_sums", lambda: bits == 8)
     model, tokens = tiny_model(torch.float32, int8=True, **given), batch(sentences((9, 7), 23))
     expected = model(tokens)[0]

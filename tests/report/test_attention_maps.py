@@ -190,11 +190,12 @@ def test_maps_of_a_classifier(layer_type, tied):
     tokens = torch.randint(4, 23, (1, 7))
 
     def classify_text(text):
-        model(tokens)
+        model(tokens, all_outputs=True)
         return [f"w{i}" for i in range(7)], "1"
 
     maps = attention_maps(Namespace(model=model, classify_text=classify_text), "text")
     assert {name.split(".")[1] for name in maps} == {"0", "1", "2"}
+    assert all(maps[f"encoder.{layer}.self.read"].shape[1:] == (7, 7) for layer in range(3))
     assert maps.texts["class"] == "1"
 
 

@@ -15,6 +15,8 @@ pytest.importorskip("transformers")
 
 import ways  # noqa: E402
 
+from luna_fairseq.models.int8 import has_exact_8_bit_sums  # noqa: E402
+
 WAYS = {
     "fairseq's model": ways.Forward,
     "fairseq's generator": ways.Search,
@@ -30,7 +32,8 @@ WAYS = {
 # fairseq's search sums log-probabilities in float32, and ONNX computes in float32.
 TOLERANCES = {"fairseq's generator": 2e-4, "Python": 1e-5, "generate": 1e-6, "ONNX": 3e-4}
 EXACT = 1e-12
-IN_8_BITS = 0.15  # maximum difference between a model in 8 bits and the model in float64
+# Maximum difference between a model in 8 bits and the model in float64. Some CPUs need weights of 7 bits.
+IN_8_BITS = 0.15 if has_exact_8_bit_sums() else 0.3
 # Maximum change if rounding moves a value to the next 8-bit level, and mean change over a batch.
 OF_NEIGHBOURS, IN_THE_MEAN = 0.05, 0.002
 DECODERS_ALONE = "the model writes no text"
