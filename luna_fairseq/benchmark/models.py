@@ -144,8 +144,7 @@ def luna_variant(
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
     """Return a benchmark variant: Transformers with an efficient attention mechanism, such as "linformer".
 
-    The variant is benchmarked only if ``--with`` selects it. It includes a translation model if the mechanism
-    has a bidirectional, a causal and a cross-attention form (``FORMS``).
+    Only ``--with`` selects the variant. It can translate if the mechanism has all ``FORMS`` of attention.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):

@@ -17,8 +17,7 @@ _DUPLICATES = [
 def _has_duplicate_weights() -> bool:
     """Return True if the encoder layer of the installed fairseq registers a second copy of its weights.
 
-    fairseq 0.12.2 keeps this copy for inference. The copy receives no gradient, so distributed training
-    fails.
+    fairseq 0.12.2 keeps it for inference. It receives no gradient, which breaks distributed training.
     """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 

@@ -11,8 +11,7 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register architectures of a model with fairseq, for ``--arch``.
 
-    ``presets`` maps each architecture to the options that differ from the defaults. fairseq itself registers
-    the architecture that has the name of the model.
+    ``presets`` holds the options of each architecture. fairseq itself registers the one named ``model``.
     """
     for name, preset in presets.items():
         if name != model:

@@ -206,9 +206,9 @@ def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
     """Make a decoder layer recompute its activations in the backward pass, and return the layer.
 
-    With ``offload``, the stored inputs are kept on the CPU. fairseq's wrapper is not used, because it handles
-    only ``forward``, and passes no gradients to tensors within tuples.
+    With ``offload``, the stored inputs are kept on the CPU.
     """
+    # fairseq's wrapper handles only ``forward``, and passes no gradients to tensors within tuples.
     for name in METHODS:
         setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
     return layer

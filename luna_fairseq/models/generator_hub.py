@@ -218,8 +218,7 @@ class LanguageModelHub(GeneratorHub):
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
     """Context manager that yields a temporary folder with copies of several checkpoints of ``folder``.
 
-    In the copies, the moving averages of ``--store-ema`` replace the weights. ``names`` are file names
-    separated by ``:``.
+    The averages of ``--store-ema`` replace the weights. ``names`` are file names separated by ``:``.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):

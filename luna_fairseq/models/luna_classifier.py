@@ -123,15 +123,14 @@ class LunaClassifier(PluginModel):
         Depending on the options, the vector is that of the first token, the mean of all tokens, or the mean
         of the packed sequence P.
         """
-        embed = self.encoder.embed_tokens
-        groups = self.args.length_groups
-        if groups > 1 and not all_outputs and not isinstance(embed, PixelEmbedding):
-            lengths = src_tokens.ne(embed.padding_idx).sum(dim=1)
-            order = lengths.argsort(descending=True)
-            parts = [rows for rows in order.tensor_split(groups) if len(rows)]
-            vectors = [self.encode(src_tokens[rows, : int(lengths[rows[0]])]) for rows in parts]
-            return torch.cat(vectors).index_select(0, order.argsort())
-        return self.encode(src_tokens, all_outputs)
+        groups = min(self.args.length_groups, len(src_tokens))
+        if groups == 1 or all_outputs:
+            return self.encode(src_tokens, all_outputs)
+        is_real = src_tokens.ne(self.encoder.embed_tokens.padding_idx)
+        lengths, order = is_real.sum(dim=1).sort(descending=True)
+        parts = zip(order.tensor_split(groups), lengths.cpu().tensor_split(groups))
+        vectors = [self.encode(src_tokens[rows, : int(longest[0])]) for rows, longest in parts]
+        return torch.cat(vectors).index_select(0, order.argsort())
 
     def encode(self, src_tokens: Tensor, all_outputs: bool = False) -> Tensor:
         """Encode sequences [B, T] as the vectors [B, C] of :meth:`represent`, in one call of the encoder."""
@@ -166,6 +165,10 @@ def check_classifier(args: Namespace, input_type: str) -> None:
     if args.input_type not in (None, input_type):
         raise InputError(
             f"--input-type {args.input_type}: the task reads {input_type}s; use --task lra-{args.input_type}"
+        )
+    if input_type == "image" and args.length_groups > 1:
+        raise InputError(
+            f"--length-groups {args.length_groups}: images have equal lengths; remove the option"
         )
     is_transformer = args.layer_type == "transformer"
     for option, is_set in (("--use-p", args.use_p), ("--anchored-packed", args.anchored_packed)):

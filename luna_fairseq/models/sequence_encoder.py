@@ -19,7 +19,7 @@ from luna_fairseq.models.fairseq_layers import (
 )
 from luna_fairseq.modules.batch import drop_empty_mask
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
-from luna_fairseq.ops.absorbed import absorbed_pack, should_absorb, split_input_projection
+from luna_fairseq.ops.absorbed import PACK_FORMS, absorbed_pack, split_input_projection
 from luna_fairseq.ops.attention import luna_attention
 
 
@@ -83,7 +83,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
         q = split_heads(attention.q_proj(x[:num_outputs]), H)
         projections = attention.k_proj, attention.v_proj
         dropout = dropout_probability(attention.dropout_module)
-        if should_absorb(q, x, projections):
+        if PACK_FORMS.choose(q, x, projections) == "absorbed":
             key, value = (split_input_projection(layer.weight, layer.bias, H) for layer in projections)
             output = absorbed_pack(q, x, key, value, padding_mask, dropout)
         else:

@@ -389,8 +389,7 @@ class LunaAttention(ProjectingAttention):
     def key_value_projections(self, step: str) -> List[nn.Module]:
         """Return the key and value projections of pack or unpack attention, selected by ``step``.
 
-        ``step`` is "pack" or "unpack". If ``untie_kv`` is False, one projection computes both and is
-        returned.
+        ``step`` is "pack" or "unpack". If ``untie_kv`` is False, the list holds one shared projection.
         """
         if self.untie_kv:
             return [getattr(self, f"{step}_k_proj"), getattr(self, f"{step}_v_proj")]

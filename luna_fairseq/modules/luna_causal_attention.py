@@ -131,8 +131,7 @@ class LunaCausalAttention(nn.Module):
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
         """Project the packed sequence P [L, B, C] once, for all calls of :meth:`forward`.
 
-        P is [L, 1, C] if it is the same for all sequences. ``packed_padding_mask`` [B, L] is True at padded
-        rows.
+        P is [L, 1, C] if all sequences use one P. ``packed_padding_mask`` [B, L] is True at padded rows.
         """
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 

@@ -59,8 +59,7 @@ class EncoderAttentions:
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the token positions that attention weights depend on, if ``needs_geometry`` is True.
 
-        ``context`` is the input X [S, B, C] of the first layer, and ``packed`` is the P [L, B, C] of this
-        layer.
+        ``context`` is the input X [S, B, C] of the first layer, and ``packed`` its P [L, B, C].
         """
         raise NotImplementedError
 

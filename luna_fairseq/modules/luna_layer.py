@@ -53,9 +53,10 @@ class LunaLayer(nn.Module):
     def build_packed_norm(self, width: int, update_packed: bool, has_norm: bool, builders: Builders) -> None:
         """Build the layer norm of P if ``has_norm`` is True.
 
-        With ``update_packed``, the layer returns an updated P. A norm whose output is not used must not be
-        built, because parameters without a gradient break distributed training.
+        With ``update_packed``, the layer returns an updated P.
         """
+        # Without a use for its output, a norm must not be built: parameters without a gradient break
+        # distributed training.
         self.update_packed = update_packed
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(width) if has_norm else None
 

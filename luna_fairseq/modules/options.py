@@ -96,8 +96,7 @@ class EncoderOptions(StackOptions):
     def normalizes_last_packed(self) -> bool:
         """True if the encoder applies a layer norm to the packed sequence P after the last layer.
 
-        This is the case in a sentence encoder, unless it repeats post-norm layers, which normalize P
-        themselves.
+        A sentence encoder does, unless it repeats post-norm layers, which normalize P themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 

@@ -59,8 +59,7 @@ def has_hooks(layer: nn.Module) -> bool:
 def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if calling the layer computes ``weight x + bias`` and nothing else.
 
-    A class other than ``nn.Linear`` must itself set the class attribute ``computes_plain_linear``, which
-    subclasses do not inherit.
+    A class other than ``nn.Linear`` must set ``computes_plain_linear`` itself. It is not inherited.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
@@ -147,8 +146,7 @@ def absorbed_unpack(
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
     """Compute the logits ``r . (W x + b) / sqrt(K)`` without projecting the tokens x [S, B, C].
 
-    ``rows`` holds the vectors r [B, H, L, K] of H heads. ``projection`` holds W and b, split into heads. The
-    result is [B, H, L, S].
+    ``rows`` holds r [B, H, L, K], and ``projection`` W and b by head. The result is [B, H, L, S].
     """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))

@@ -55,8 +55,7 @@ class BoundedMemoryAttention(PeerAttention):
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
         """Compute the attention weights of memory slots, which hold weighted sums of keys and values.
 
-        ``logits`` are the products of queries and summed keys, and ``total`` the sums of write weights, both
-        [B, H, T, n].
+        The products of queries and summed keys (``logits``) and ``total`` weights written are [B, H, T, n].
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()

@@ -156,8 +156,7 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute cross-attention from a decoder input [T, B, C] to the context cached in ``memory``.
 
-        Return the output [B, H, T, K] and the weights [B, H, T, S]. The weights are None if they are not
-        needed or not available.
+        Return the output [B, H, T, K], and the weights [B, H, T, S] if needed and available, else None.
         """
         raise NotImplementedError
 

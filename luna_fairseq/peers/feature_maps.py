@@ -125,8 +125,7 @@ class FeatureMapAttention(PeerAttention):
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
         """Return the sums over all keys, and the number of keys, for :meth:`_weighted_mean`.
 
-        ``sums`` [B, H, M, K + 1] are products of M features and values. ``total`` [B, 1, 1, 1] is the number
-        of keys that are not padding.
+        The sums of products of M features and values are [B, H, M, K + 1]. Padding is not counted.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]

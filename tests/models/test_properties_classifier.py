@@ -9,9 +9,9 @@ from tiny_models import CLASSIFIER_VARIANTS as VARIANTS
 from tiny_models import classifier as tiny_model
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.models import LunaClassifier, sequence_encoder
+from luna_fairseq.models import LunaClassifier
 from luna_fairseq.models.architectures import encoder_sizes
-from luna_fairseq.ops.absorbed import absorbed_pack
+from luna_fairseq.ops.absorbed import PACK_FORMS
 
 variants = pytest.mark.parametrize("variant", list(VARIANTS))
 
@@ -151,17 +151,14 @@ def test_last_layer_computes_only_what_is_classified(options):
     assert lengths[-1] == 9
 
 
-def test_transformer_with_one_query_does_not_project_its_keys(monkeypatch):
-    """The query absorbs the projections, unless they are more than plain linear layers."""
-    model, calls = tiny_model(**TWIN), []
-    monkeypatch.setattr(
-        sequence_encoder, "absorbed_pack", lambda *inputs: calls.append(1) or absorbed_pack(*inputs)
-    )
-    absorbed = model(batch())
-    assert calls == [1]
-    model.encoder.layers[-1].self_attn.k_proj.register_forward_hook(lambda *_: None)
-    assert_close(model(batch()), absorbed)
-    assert calls == [1]
+def test_transformer_with_one_query_has_the_forms_of_pack_attention():
+    model = tiny_model(**TWIN)
+    results = {}
+    for form in ("absorbed", "projected"):
+        with PACK_FORMS.force(form) as taken:
+            results[form] = logits_and_gradients(model, batch())
+        assert taken == [form]
+    assert_all_close(results["absorbed"], results["projected"])
 
 
 @pytest.mark.parametrize("options", [*VARIANTS.values(), ANCHORED])
@@ -190,3 +187,8 @@ def test_length_groups_change_nothing_but_padding(options, groups):
 def test_refused_options(options, message):
     with pytest.raises(InputError, match=message):
         tiny_model(**options)
+
+
+def test_images_have_no_length_groups():
+    with pytest.raises(InputError, match="--length-groups 2: images have equal lengths; remove the option"):
+        tiny_model(pixels=True, length_groups=2)

@@ -28,8 +28,7 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
     """Compute causal linear attention with a weight for each pair of positions.
 
-    The output at position t is ``sum_{j<=t} w_tj (x_t . y_j) z_j``, where w = ``shares`` [..., T, T]. x and y
-    have shape [..., T, M], and z and the output [..., T, N].
+    The output is ``sum_{j<=t} w_tj (x_t . y_j) z_j`` [..., T, N] for w = ``shares`` [..., T, T].
     """
     return (x @ y.transpose(-2, -1) * shares) @ z
 
