@@ -42,7 +42,7 @@ attention.why_not_triton_here = form.why_not_triton_here = lambda device: ""
 driver.set_active(Driver(80))
 """,
 }
-SAID = {"older": "8.0 or later, not 7.0. Use auto", "assembler": "PTXASError: .* Use chunk"}
+SAID = {"older": "8.0 or later, not 7.0. Use auto", "assembler": "PTXASError: .* parallel"}
 # Assembler that prints its version, and fails otherwise.
 ASSEMBLER = (
     '#!/bin/sh\n[ "$1" = --version ] && echo "Cuda compilation tools, release 12.4, V12.4.99" || exit 1\n'

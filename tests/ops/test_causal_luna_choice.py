@@ -67,20 +67,18 @@ def test_auto_is_chunk_and_reads_no_clock(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "capability, type_of_v, expected",
+    "capability, dtype, type_of_v, expected",
     [
-        ((9, 0), torch.float32, "triton"),
-        ((8, 0), torch.float32, "parallel"),  # not measured
-        ((9, 0), torch.float16, "parallel"),  # not of one dtype
+        ((9, 0), torch.bfloat16, torch.bfloat16, "triton"),
+        ((9, 0), torch.float32, torch.float32, "parallel"),  # not measured
+        ((8, 0), torch.bfloat16, torch.bfloat16, "parallel"),  # not measured
+        ((9, 0), torch.bfloat16, torch.float16, "parallel"),  # not of one dtype
     ],
 )
-def test_auto_is_triton_on_a_measured_gpu(capability, type_of_v, expected, supported, monkeypatch):
-    monkeypatch.setattr(OPERATION, "FASTER_WITH_TRITON", frozenset({(9, 0)}))
+def test_auto_is_triton_on_a_measured_gpu(capability, dtype, type_of_v, expected, supported, monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "12.6")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    x = SimpleNamespace(
-        is_cuda=True, dtype=torch.float32, device=torch.device("cuda", 0), size=lambda dim: 16
-    )
+    x = SimpleNamespace(is_cuda=True, dtype=dtype, device=torch.device("cuda", 0), size=lambda dim: 16)
     v = SimpleNamespace(dtype=type_of_v)
     assert CAUSAL_FORMS.choose(x, x, v, x) == expected
 
@@ -118,7 +116,7 @@ def test_a_wrong_result_is_an_error(log_decay, monkeypatch):
     monkeypatch.setattr(comparison, "triton_causal_luna", wrong)
     log_decay = None if log_decay is None else torch.tensor(log_decay, device=DEVICE)
     for _ in range(2):
-        with pytest.raises(InputError, match="output differs by 1.0e-03.* Use chunk"):
+        with pytest.raises(InputError, match="output differs by 1.0e-03.* parallel"):
             attend("triton", log_decay=log_decay)
 
 
@@ -127,7 +125,7 @@ def test_kernels_that_do_not_compile_are_an_error(supported, monkeypatch):
         raise RuntimeError("no such instruction\non this card")
 
     monkeypatch.setattr(comparison, "triton_causal_luna", failing)
-    with pytest.raises(InputError, match=f"{DEVICE}.* RuntimeError: no such instruction. Use chunk"):
+    with pytest.raises(InputError, match=f"{DEVICE}.* RuntimeError: no such instruction.* parallel"):
         attend("triton")
 
 

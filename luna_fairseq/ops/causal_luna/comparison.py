@@ -134,7 +134,10 @@ def _compare_once(
     except Exception as error:  # a compiler may raise anything on a device that it does not know
         line = str(error).strip().partition("\n")[0]
         raise InputError(
-            f"Luna backend triton fails on {device} with {type(error).__name__}: {line}. Use chunk"
+            f"Luna backend triton fails on {device} with {type(error).__name__}: {line}. "
+            "Use another backend, such as parallel"
         ) from error
     if reason:
-        raise InputError(f"Luna backend triton is wrong on {device}: {reason}. Use chunk")
+        raise InputError(
+            f"Luna backend triton is wrong on {device}: {reason}. Use another backend, such as parallel"
+        )
