@@ -388,7 +388,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         if isinstance(memory, DecodingMemory):
-            LOOKUP_FORMS.choose(memory, self.lookup)
+            LOOKUP_FORMS.choose(memory, self.lookup)  # only recorded, because `prepare` has decided
             if need_weights:
                 require_pack_weights(memory)
             target = None if geometry is None else geometry.target
@@ -423,7 +423,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         tokens = memory.token_key, memory.token_value, memory.padding_mask
         if memory.position is None:
             dense = Tokens(*tokens, memory.segment)
-            LOOKUP_FORMS.choose(dense, self.lookup)
+            LOOKUP_FORMS.choose(dense, self.lookup)  # only recorded, because `remember` has decided
             bias = None if diagonal is None else diagonal.bias()
             output, weights = dense_attention(
                 q, memory.key, memory.value, dense, *settings, bias=bias, need_weights=need_weights

@@ -44,12 +44,13 @@ def model_dataclass(options: Mapping[str, Any]) -> Any:
     """Return the dataclass that declares a model's options, or None for a model of another package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-    return _keep_ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
+    dataclass = MODEL_DATACLASS_REGISTRY.get(model_name(options))
+    return dataclass if is_ours(dataclass) else None
 
 
-def _keep_ours(dataclass: Any) -> Any:
-    """Return the dataclass if it is defined in this package, and None otherwise."""
-    return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
+def is_ours(cls: Any) -> bool:
+    """Return True if a class is defined in this package or derived from such a class."""
+    return any(base.__module__.startswith(_OURS) for base in getattr(cls, "__mro__", ()))
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
@@ -109,7 +110,8 @@ def fixed_options(model: str) -> List[str]:
     """Return the options of a model that must not change after training, such as the number of layers."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
-    dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))
+    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
+    dataclass = dataclass if is_ours(dataclass) else None
     if dataclass is not None:
         names = [f.name for f in fields(dataclass)]
     elif model not in MODEL_REGISTRY:
@@ -129,7 +131,8 @@ def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-    dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))
+    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
+    dataclass = dataclass if is_ours(dataclass) else None
     declared = [f for each in ([dataclass] if dataclass else _our_dataclasses()) for f in fields(each)]
     return {
         f.name: list(filter(None, [f.metadata.get("argparse_alias")]))
@@ -142,7 +145,7 @@ def _our_dataclasses() -> List[Any]:
     """Return the dataclasses that declare the options of this package's models."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-    return list(filter(None, map(_keep_ours, MODEL_DATACLASS_REGISTRY.values())))
+    return list(filter(is_ours, MODEL_DATACLASS_REGISTRY.values()))
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:

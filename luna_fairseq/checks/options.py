@@ -12,7 +12,13 @@ from functools import lru_cache
 from typing import Any, Callable, FrozenSet, Iterator, List, Tuple
 
 from luna_fairseq.checks.bounds import find_faults as out_of_bounds
-from luna_fairseq.checks.model_options import add_defaults, model_dataclass, model_name, plain_options
+from luna_fairseq.checks.model_options import (
+    add_defaults,
+    is_ours,
+    model_dataclass,
+    model_name,
+    plain_options,
+)
 from luna_fairseq.checks.names import check_groups, flatten_config
 from luna_fairseq.errors import InputError
 
@@ -111,7 +117,7 @@ def check_numbers(options: ParsedOptions) -> Faults:
         *(registry["dataclass_registry"].get(options.all.get(name)) for name, registry in REGISTRIES.items()),
     ]
     for dataclass in chosen:
-        if is_dataclass(dataclass) and dataclass.__module__.startswith("luna_fairseq."):
+        if is_dataclass(dataclass) and is_ours(dataclass):
             yield from out_of_bounds(options.all, dataclass)
 
 

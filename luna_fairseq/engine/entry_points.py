@@ -9,6 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from luna_fairseq.checks.model_options import is_ours
 from luna_fairseq.checks.options import check_config, check_options
 from luna_fairseq.command_errors import is_command
 from luna_fairseq.engine.patch import RESULTS, RUNS, Function, Patch
@@ -111,7 +112,7 @@ def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
 
     model = cfg.get("model")
     name = model.get("_name") if OmegaConf.is_config(model) else None
-    if name in ARCH_CONFIG_REGISTRY and ARCH_MODEL_REGISTRY[name].__module__.startswith("luna_fairseq."):
+    if name in ARCH_CONFIG_REGISTRY and is_ours(ARCH_MODEL_REGISTRY[name]):
         with open_dict(model):
             ARCH_CONFIG_REGISTRY[name](model)
     add_defaults(cfg)

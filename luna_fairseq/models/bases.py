@@ -74,7 +74,10 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
-        """Return a function that builds the beam search, with alignments if ``--print-alignment`` is set."""
+        """Return a function that builds the beam search, with alignments if ``--print-alignment`` is set.
+
+        A patch in ``engine/entry_points.py`` calls this method when a task of fairseq builds its generator.
+        """
         alignment = getattr(args, "print_alignment", None)
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 

@@ -95,7 +95,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         if cfg.adaptive_softmax_cutoff is not None:
             self.adaptive_softmax = build_adaptive_softmax(cfg, len(dictionary), embed_tokens)
         else:
-            self.output_projection = build_output_projection(cfg, len(dictionary), embed_tokens)
+            self.output_projection = build_vocabulary_projection(cfg, len(dictionary), embed_tokens)
 
     def max_positions(self) -> int:
         if self.embed_positions is None:
@@ -310,7 +310,7 @@ def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -
     )
 
 
-def build_output_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
+def build_vocabulary_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
     """Build the linear layer that computes logits. If tied, it uses the embedding matrix as its weight."""
     if cfg.share_decoder_input_output_embed:
         projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)

@@ -1,7 +1,7 @@
 """Luna translation model (section 4.2 of the paper) and its named architectures."""
 
 from argparse import Namespace
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Type
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -56,7 +56,7 @@ class LunaModel(EncoderDecoder):
 
         Raises InputError if the widths, the numbers of heads or the projection length are invalid.
         """
-        cfg = nested_config(cfg)
+        cfg = nested_config(cfg, getattr(cls, "__dataclass", LunaConfig))  # set by fairseq's register_model
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
         # The criterion label_smoothed_cross_entropy_with_alignment needs attention weights during training.
         cfg.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
@@ -83,16 +83,16 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
     return options
 
 
-def nested_config(cfg: Any) -> TransformerConfig:
+def nested_config(cfg: Any, dataclass: Type[LunaConfig] = LunaConfig) -> TransformerConfig:
     """Convert a configuration without groups to fairseq's nested ``TransformerConfig``.
 
-    Unset options get their defaults, which may depend on other options.
+    Unset options get their defaults in ``dataclass``, which may depend on other options.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim
         16
     """
-    options = fill_in_defaults(flat_options(cfg, LunaConfig()), LunaConfig)
+    options = fill_in_defaults(flat_options(cfg, dataclass()), dataclass)
     return TransformerConfig.from_namespace(Namespace(**options))
 
 

@@ -171,7 +171,10 @@ class LunaCausalAttention(nn.Module):
         if packed_padding_mask is not None and n != 1:
             packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
         if state is not None or keep_state:
-            return self._continue(query, pack_q, packed_padding_mask, state, key_padding_mask, counts)
+            output, state = self._continue(
+                query, pack_q, packed_padding_mask, state, key_padding_mask, counts
+            )
+            return output, None if keep_state is False else state
         if self.watcher is not None:
             self.watcher(self, query, memory, key_padding_mask)
         if pack_q.size(0) == 1:

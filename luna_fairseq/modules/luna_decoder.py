@@ -258,7 +258,7 @@ class LunaDecoder(TokenEmbedding):
             earlier = None if state is None else state.target
             geometry, target_state = self.attentions.find_target_geometry(target, memory, x.dtype, earlier)
         counts = None
-        if keep_state or (keep_state is None and state is not None):
+        if keep_state or state is not None:
             T, num_hypotheses, _ = x.shape
             if count is None:
                 count = torch.zeros(num_hypotheses, dtype=torch.long, device=x.device)
@@ -281,7 +281,7 @@ class LunaDecoder(TokenEmbedding):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         output = DecoderOutput(x, tuple(states), tuple(all_weights))
-        if counts is None:
+        if counts is None or keep_state is False:
             return output, None
         return output, DecoderState(tuple(layer_states), counts.steps, end, target_state)
 

@@ -66,7 +66,10 @@ class LunaLayer(nn.Module):
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return P for the next layer, the sum of P and Y_P [L, B, C], or None if P is not updated."""
+        """Return P for the next layer, the sum of P and Y_P [L, B, C].
+
+        None means that the next layer reads the first P of the encoder or decoder.
+        """
         if packed_context is None or not self.update_packed:
             return None
         return self.add_residual(self.packed_layer_norm, packed, packed_context)

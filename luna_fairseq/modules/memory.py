@@ -170,7 +170,7 @@ class DecoderMemory(NamedTuple):
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
-# State of causal attention. This package and its users have their own name for it.
+# The public name of the state that ``ops.causal_luna`` defines.
 LunaCausalState = CausalLunaState
 
 

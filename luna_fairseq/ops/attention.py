@@ -154,6 +154,8 @@ def luna_attention(
     mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     if form == "fused":
         return softmax_attention(q, k, v, mask, dropout, bias)
+    if form != "matmul":
+        raise NotImplementedError(form)
     # Batched products over B x H read the heads of a projection in place; matmul would copy them.
     heads, shape = q.shape[:2], (*q.shape[:3], k.size(2))
     scale = q.size(-1) ** -0.5

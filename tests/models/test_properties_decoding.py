@@ -56,6 +56,19 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, 
 
 
 @variants
+def test_the_last_call_of_a_decoding_can_drop_the_state(variant):
+    model = tiny_model(**VARIANTS[variant])
+    source, target = inputs()
+    with torch.no_grad():
+        memory, _ = model.decoder.read_source(model.encoder(source))
+        _, state = LunaDecoder.forward(model.decoder, target[:, :5], memory, keep_state=True)
+        expected, _ = LunaDecoder.forward(model.decoder, target[:, 5:], memory, state)
+        output, dropped = LunaDecoder.forward(model.decoder, target[:, 5:], memory, state, keep_state=False)
+    assert dropped is None
+    assert_close(output.x, expected.x)
+
+
+@variants
 @pytest.mark.parametrize(
     "order, return_all_hiddens", [([3, 0, 0, 2], True), ([1, 1], False), ([2, 1, 0, 3, 3, 0, 0], False)]
 )

@@ -125,5 +125,7 @@ def causal_luna(
         return chunk_causal_luna(*inputs, log_decay=log_decay)
     if backend == "parallel":
         return parallel_causal_luna(*inputs, log_decay)
-    check_triton_results(q, k, v, pack_weights, log_decay is not None)
-    return triton_causal_luna(*inputs, log_decay)
+    if backend == "triton":
+        check_triton_results(q, k, v, pack_weights, log_decay is not None)
+        return triton_causal_luna(*inputs, log_decay)
+    raise NotImplementedError(backend)
