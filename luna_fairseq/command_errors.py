@@ -16,10 +16,10 @@ _OURS = ("luna_fairseq", "fairseq", "fairseq_cli")
 
 
 def describe_user_error(error: BaseException) -> Optional[str]:
-    """Return the message of an error that the user can fix, or None for any other error.
+    """Return the message of an error if the user can fix the error, otherwise None.
 
-    User errors are an InputError, an exception that an InputError caused, an OSError with a path, and a
-    missing package.
+    Such errors are an InputError, an exception raised from an InputError or while one was handled, an OSError
+    with a file name, a full disk, and a missing package.
     """
     cause: Optional[BaseException] = error
     while cause is not None:
@@ -81,7 +81,7 @@ def exit_if_unread() -> Iterator[None]:
 def is_command(spawned: bool = False) -> bool:
     """Return True if this process runs a command of fairseq or of this package.
 
-    A user's program is not a command. Its errors keep their tracebacks, which point to the wrong call.
+    In a user's own program, errors keep their traceback, because it shows which call was at fault.
 
     With ``spawned``, processes that a command has spawned count as well.
     """

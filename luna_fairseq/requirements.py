@@ -50,7 +50,7 @@ def import_package(name: str, needed_by: str = "this") -> Any:
 
 
 def require_fairseq() -> None:
-    """Raise InputError, with advice on installing it, if fairseq is missing or older than 0.12."""
+    """Raise InputError with installation advice if fairseq is missing or older than 0.12."""
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
     if importlib.util.find_spec("fairseq") is None:
         raise MissingRequirementError(

@@ -5,8 +5,8 @@ Row i favours the tokens near the centre of segment i: a penalty on the logits, 
 segments, increases with the distance. Each head learns its own gamma. Distances and segments are computed
 once for all layers (geometry.py).
 
-Shapes: batch size B, model width C, H heads of dimension K, T queries. Methods that override one of
-:class:`LunaAttention` have its arguments.
+Shapes: batch size B, model width C, H heads of dimension K, T queries. A method that overrides a method of
+:class:`LunaAttention` has the same arguments.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -51,22 +51,24 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
-    """Keys and values that unpack attention caches once per context. Unneeded fields are None.
+    """Cached keys and values for unpack attention, computed once per context. Unneeded fields are None.
 
     The context of S tokens is divided into L segments of at most W tokens, one per row of the packed context.
-    With a look-up or a window, queries also attend to tokens of some segments. The fields ``padding_mask``,
-    ``position``, ``segment`` and ``is_short`` are those of :class:`luna_fairseq.anchored.segments.Layout`.
+    Queries attend to the rows. In a look-up, they also attend to the tokens of a few segments, and in a
+    window to the tokens of neighbouring segments. The tokens are arranged by segment or, in a dense look-up,
+    in the order of the context. :class:`luna_fairseq.anchored.segments.Layout` describes ``padding_mask``,
+    ``position``, ``segment`` and ``is_short``.
 
     Shapes: batch size B, H heads of dimension K.
 
     Attributes:
         key: keys [B, H, L, K] projected from the packed context Y_P, the result of pack attention.
         value: values [B, H, L, K], the same tensor as ``key`` if both share a projection.
-        pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
-        token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
+        pack_weights: pack attention weights [B, L, S], averaged over heads.
+        token_key: keys of the tokens, by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, with the same shape.
-        key_place: centre of each segment, [B, L], in tokens from the start, for a diagonal prior. In a dense
-            look-up, the centres of all segments and tokens, [B, L + S].
+        key_place: centre of each segment, [B, L], in tokens from the start, for a diagonal prior (a bias
+            toward an expected position). In a dense look-up, all segments and tokens, [B, L + S].
         token_place: centre of each token, [B, L, W], for a look-up by segment with a diagonal prior.
     """
 
@@ -121,7 +123,7 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the distances and positions of tokens that must be computed for this module."""
+        """Return which distances and positions of tokens must be computed for this module."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -159,7 +161,7 @@ class AnchoredAttention(LunaAttention):
 
         ``key_place`` [B, N] holds the positions of N keys in the source. The bias is 0 at the key nearest to
         the expected position. The nearest key is searched among the ``first`` leading keys (default: all).
-        Return None without a diagonal prior. Raise InputError if ``geometry`` lacks the query positions.
+        Return None if there is no diagonal prior. Raise InputError if ``geometry`` lacks query positions.
         """
         if self.diagonal is None:
             return None
@@ -175,7 +177,7 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return ``geometry.context``, or raise InputError if there are no distances and positions."""
+    """Return the context's distances and positions, or raise InputError if ``geometry`` lacks them."""
     if geometry is None or geometry.context is None:
         raise InputError(
             "anchored attention needs the geometry of the context, got none. "
@@ -190,8 +192,8 @@ class AnchoredSelfAttention(AnchoredAttention):
     A segment is a run of consecutive tokens. In pack attention (P attends to the input), row i is biased
     toward the tokens near the centre of segment i. The bias is proportional to the distance. In unpack
     attention (the input attends to the rows), each token is biased toward the rows of nearby segments. With
-    ``window``, a token also attends to the tokens of neighbouring segments. The other constructor arguments
-    and the arguments and results of a call are those of :class:`LunaAttention`.
+    ``window``, a token also attends to the tokens of neighbouring segments. The other constructor arguments,
+    and the arguments and results of a call, are the same as for :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
@@ -259,7 +261,7 @@ class AnchoredSelfAttention(AnchoredAttention):
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute attention of each token to the packed context and to the tokens in a window around it.
+        """Attend from each token to the packed context and to the tokens of the segments around the token.
 
         The queries q are [B, H, S, K] for S tokens. Return the output [B, H, S, K], and the attention weights
         over rows and tokens. The weights are None if ``need_weights`` is False.
@@ -284,13 +286,13 @@ class AnchoredCrossAttention(AnchoredAttention):
     A segment is a run of consecutive tokens. In pack attention (P attends to the source), row i is biased
     toward the tokens near the centre of segment i. The bias is proportional to the distance. In unpack
     attention, target queries attend to the rows. With ``lookup``, they also attend to the individual tokens
-    of a few segments. The other constructor arguments and the arguments and results of a call are those of
-    :class:`LunaAttention`.
+    of a few segments. The other constructor arguments, and the arguments and results of a call, are the same
+    as for :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
-        lookup: number of segments whose tokens a query also attends to: those whose rows have the largest
-            logits. 0 means no look-up.
+        lookup: number of segments whose tokens a query also attends to, chosen by the largest logits of their
+            rows. 0 means that queries attend only to rows.
         diagonal: add a bias toward rows and tokens near the source position expected for a target token.
 
     Example:
@@ -332,7 +334,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the keys and values of the packed context and, with a look-up, those of the source tokens.
+        """Return the keys and values of the packed context and, with a look-up, of the source tokens.
 
         The packed context [L, B, C] is the result of pack attention. :meth:`unpack` attends to these keys.
         """
@@ -410,12 +412,12 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute attention of each query to the packed context and to the tokens of a few segments.
+        """Attend from each query to the packed context and to the tokens of the segments chosen by the query.
 
-        A query attends to the tokens of the ``self.lookup`` segments whose rows have its largest logits or,
-        in a context of at most 64 tokens, to all tokens. The queries q are [B, H, T, K], and ``geometry``
-        holds target positions for the diagonal prior. Return the output [B, H, T, K] and the weights. The
-        weights are None if ``need_weights`` is False.
+        A query chooses the ``self.lookup`` segments for whose rows it has the largest logits. In a context of
+        at most 64 tokens, queries attend to all tokens. The queries q are [B, H, T, K], and ``geometry``
+        holds target positions for the diagonal prior. Return the output [B, H, T, K] and the weights, which
+        are None if ``need_weights`` is False.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

@@ -38,9 +38,9 @@ def read_chosen(
     ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
     True at segments that must not be chosen.
 
-    In a context of at most 64 tokens, queries attend to all tokens, which fill the first segments. These may
-    be more than ``number`` segments. Queries of long contexts in the same batch then choose equally many
-    segments, of which only the first ``number`` are not masked.
+    In a context of at most 64 tokens, queries attend to all tokens, which fill the first segments. If more
+    than ``number`` segments are filled, queries of long contexts in the same batch choose equally many
+    segments, and all except the first ``number`` are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -58,14 +58,15 @@ def read_chosen(
 class ChosenTokens(NamedTuple):
     """Tokens of the N text segments that each query has chosen and attends to.
 
-    A segment is a run of at most W consecutive tokens. Shapes: batch size B, H heads, T queries.
+    A segment is a run of at most W consecutive tokens, so a query attends to M = N * W tokens. Shapes: batch
+    size B, H heads of dimension K, T queries.
 
     Attributes:
         segments: keys and values of the tokens of all segments.
         segment: indices of the chosen segments, [B, H, T, N].
         pairs: (query, chosen segment) pairs, grouped by segment for fast matrix products.
-        unread: mask [B, N], True at chosen segments that a query must not attend to. This occurs in long
-            contexts if a short context in the batch needs more segments. None if no segment is masked.
+        unread: mask [B, N], True at chosen segments that a query must not attend to. Long contexts have such
+            segments if a short context in the batch needs more segments. None if no segment is masked.
     """
 
     segments: Segments

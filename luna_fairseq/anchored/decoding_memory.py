@@ -19,15 +19,16 @@ from luna_fairseq.ops.attention import MAX_PENALTY
 
 
 class KeyPlaces(NamedTuple):
-    """Positions of N keys in the source, multiplied by the strength gamma of the diagonal prior.
+    """Positions of N keys in the source, and a length ratio, times the strength gamma of the diagonal prior.
 
-    The prior is a bias of attention toward keys near the source position expected for a query. Shapes: batch
-    size B, H heads.
+    The prior is a bias of attention toward keys near the source position expected for a query. For target
+    position t and source offset o, the bias is ``-|place + ratio (t + 1/2) + strength o| / sqrt(t + 1)``,
+    plus a constant for each query. Shapes: batch size B, H heads.
 
     Attributes:
-        place: ``-gamma`` times the position of each key, [B, H, 1, N].
-        ratio: gamma times the ratio of source to target length, [B, H, 1, 1].
-        strength: gamma [B, H, 1, 1].
+        place: position of each key times ``-gamma``, [B, H, 1, N].
+        ratio: ratio of source to target length times gamma, [B, H, 1, 1].
+        strength: gamma of each head, [B, H, 1, 1].
     """
 
     place: Tensor
@@ -38,8 +39,8 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
-    The N keys are those of all source tokens. In a look-up, they follow the keys of the L rows of the packed
-    context. Shapes: batch size B, H heads of dimension K.
+    The N keys are the keys of all source tokens. In a look-up, the keys of the L rows of the packed context
+    come first. Shapes: batch size B, H heads of dimension K.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
@@ -116,9 +117,9 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply key positions ``place`` [B, N] and the length ratio [H] by the prior's strength [H].
+    """Multiply key positions ``place`` [B, N] and the length ratio [H] by the prior's ``strength`` [H].
 
-    Keys where ``padding_mask`` [B, N] is True are moved far away first.
+    Keys where ``padding_mask`` [B, N] is True are first moved far away.
     """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)

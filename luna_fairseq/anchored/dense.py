@@ -1,8 +1,9 @@
 """Look-up attention, computed as ordinary softmax attention over the packed context and all tokens.
 
 This implementation is used if no context of a batch has more than 64 tokens. Choosing segments would then
-save little, and tokens that are not chosen would receive no gradient. An exported graph uses it for all
-lengths, and masks the tokens that a query did not choose.
+save little, and tokens that are not chosen would receive no gradient. An exported graph uses this
+implementation for all lengths, and masks the tokens that a query did not choose. So does a batch of up to 256
+tokens if its short contexts need more segments than a query chooses.
 
 Shapes: batch size B, H heads of dimension K, T queries, L rows of the packed context, S context tokens.
 """
@@ -21,7 +22,7 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class Tokens(NamedTuple):
     """Keys and values [B, H, S, K] of the S context tokens, in the order of the context.
 
-    The L rows of the packed sequence P are keys, too. They precede the tokens in the two optional tensors.
+    The L rows of the packed context are keys, too. In both optional tensors, rows precede tokens.
 
     Attributes:
         padding_mask: mask [B, L + S] of the rows and tokens, True at padding. None if there is no padding.
@@ -77,9 +78,9 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split attention weights [B, H, T, L + S'] into those of the L packed rows and of the S tokens.
+    """Split attention weights [B, H, T, L + S'] into weights for the L packed rows and for the S tokens.
 
-    Only the first S' <= S tokens have weights. The last S - S' tokens are given a weight of zero.
+    Only the first S' of the S tokens have weights. The others get a weight of zero.
     """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))

@@ -71,7 +71,7 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory for an encoder's attention modules: anchored ones if enabled, otherwise Luna's."""
+    """Return the factory for an encoder's attention modules: anchored or, by default, Luna's."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -87,7 +87,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Return the distances and positions of tokens that the attention modules need."""
+        """Return which distances and positions of tokens the attention modules need."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 
@@ -99,7 +99,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         )
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the distances and positions of tokens that the self-attention of all layers needs.
+        """Compute the token distances and positions that the self-attention modules of all layers share.
 
         ``context`` is the input X [S, B, C] of the first layer, and ``packed`` is P [L, B, C].
         """
@@ -137,7 +137,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Return the distances and positions of source tokens that the attention modules need."""
+        """Return which distances and positions of source tokens the attention modules need."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed
@@ -154,7 +154,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
-        """Build the softmax, anchored or Luna attention to the source that the options select.
+        """Build the cross-attention that the options select: softmax, anchored or Luna attention.
 
         If ``update_packed`` is False, softmax attention is built without pack attention.
         """
@@ -171,7 +171,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return super().build_cross_attention(update_packed, builders)
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the positions of source tokens that all layers need, or return None if they need none.
+        """Compute the source distances and positions shared by all layers, or return None if none are needed.
 
         ``context`` is the encoder output [S, B, C], and ``packed`` the packed sequence P [L, B, C].
         """
@@ -187,12 +187,12 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         dtype: torch.dtype,
         before: Optional[UnfinishedSentence] = None,
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
-        """Compute the positions of target tokens that the diagonal prior of all layers needs.
+        """Compute the target token positions for the diagonal prior, shared by all layers.
 
-        ``target`` holds the tokens of this call, and ``memory`` the cached tensors of the source. ``before``
-        describes the unfinished sentence of each hypothesis after the previous call. Return the positions
-        (None without a diagonal prior), and the unfinished sentences after this call (None if a target is one
-        sentence).
+        The diagonal prior is a bias toward source tokens near an expected position. ``target`` holds the
+        tokens of this call, and ``memory`` the cached tensors of the source. ``before`` describes the last,
+        unfinished sentence of each hypothesis after the previous call. Return the positions (None without a
+        diagonal prior), and the unfinished sentences after this call (None if a target is one sentence).
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

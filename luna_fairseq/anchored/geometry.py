@@ -22,12 +22,12 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Distances and positions of tokens that attention modules need. Unused features are 0 or False.
+    """Features of attention modules that need distances or positions. Unused features are 0 or False.
 
     Attributes:
         pack_heads: number of pack attention heads with a distance bias.
         unpack: True if unpack attention has a distance bias.
-        window: number of neighbouring segments to whose tokens a query attends.
+        window: number of segments in a window, including the query's own, to whose tokens a query attends.
         lookup: number of segments that a query chooses and whose tokens it attends to.
         diagonal: True if cross-attention has a diagonal prior.
         for_export: True to compute tensors that are valid for all sequence lengths.
@@ -90,7 +90,10 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Return ``places`` with each token's centre (``middle``) and ``width`` filled in, in the given dtype."""
+    """Return ``places`` with the fields ``middle`` and ``width`` filled in, in the given dtype.
+
+    ``middle`` is each token's centre, and ``width`` the width of the prior around the expected position.
+    """
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 
@@ -99,7 +102,7 @@ def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Sour
     """Compute the distances and positions of context tokens that attention modules need.
 
     ``needs`` selects the tensors to compute. Only the shape, dtype and device of context [S, B, C] and packed
-    [L, B, C] are used. ``source`` holds their padding masks.
+    [L, B, C] are used. ``source`` holds the padding masks of both.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()

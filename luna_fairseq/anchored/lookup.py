@@ -49,9 +49,9 @@ def naive_lookup_attention(
     to the tokens of the ``number`` segments whose rows have the largest logits.
 
     The queries q [B, H, T, K] are unscaled. Keys and values are k and v [B, H, L, K] for the rows, and
-    token_k and token_v [B, H, S, K] for the tokens. The bias ``gate`` [H] is added to the logits of the
-    tokens, ``row_bias`` [B, H, T, L] to those of the rows, and ``token_bias`` [B, H, T, S] to those of the
-    tokens. context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding.
+    token_k and token_v [B, H, S, K] for the tokens. The biases ``gate`` [H] and ``token_bias`` [B, H, T, S]
+    are added to the logits of the tokens, and ``row_bias`` [B, H, T, L] to the logits of the rows.
+    context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding.
 
     Return the output [B, H, T, K], the row weights [B, H, T, L], and the token weights [B, H, T, S]. Tokens
     that a query does not attend to have a weight of zero.
@@ -118,13 +118,13 @@ def lookup_attention(
 
     The context is divided into L segments, runs of at most W tokens. Each of the L rows of the packed context
     summarizes a segment. Queries attend to all rows, and to the tokens of the ``number`` segments whose rows
-    have the largest logits. In a context of at most 64 tokens, they attend to all tokens. A query has at most
-    L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up to rounding.
+    have the largest logits. In a context of at most 64 tokens, queries attend to all tokens. A query has at
+    most L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up to rounding.
 
     The queries q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows, and
-    ``segments`` holds those of the tokens. The bias ``gate`` [H] is added to the logits of the tokens, and
-    ``diagonal`` is a bias toward keys near an expected position. ``dropout`` is the dropout probability of
-    the attention weights; the returned weights are those before dropout.
+    ``segments`` holds the keys and values of the tokens. The bias ``gate`` [H] is added to the logits of the
+    tokens, and ``diagonal`` is a bias toward keys near an expected position. ``dropout`` is the dropout
+    probability of the attention weights, which are returned before dropout.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -214,10 +214,10 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output [B, H, T, K] of look-up attention for a batch that may have short and long contexts.
 
-    The arguments are those of :func:`lookup_attention`. In a context of at most 64 tokens, queries attend to
-    all tokens. If these fill more than ``number`` segments, short and long contexts are computed separately,
-    so that a short context does not slow down the long ones. On a GPU or in a compiled or exported graph, the
-    batch is not split, because the number of short contexts is not known in advance.
+    The arguments are the same as for :func:`lookup_attention`. In a context of at most 64 tokens, queries
+    attend to all tokens. If these tokens fill more than ``number`` segments, short and long contexts are
+    computed separately, so that a short context does not slow down the long ones. On a GPU or in a compiled
+    or exported graph, the batch is not split, because the number of short contexts is not known in advance.
     """
     if LOOKUP_FORMS.choose(segments, number) == "segments":
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
@@ -254,7 +254,7 @@ def _read_first_segments(
 ) -> Tensor:
     """Compute look-up attention for short contexts, whose tokens are all in the first ``number`` segments.
 
-    The other arguments and the result [B, H, T, K] are those of :func:`mixed_lookup_attention`.
+    The arguments and the result [B, H, T, K] are the same as for :func:`mixed_lookup_attention`.
     """
     mask, bias = segments.padding_mask[:, :number].flatten(1), None
     rows_mask = packed_padding_mask

@@ -32,9 +32,9 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Group (query, segment) pairs by segment, so that attention is computed with batched matrix products.
+    """Return (query, segment) pairs, gathered per query or sorted into blocks, whichever is faster.
 
-    ``segment`` [M, N] holds the indices of the N of R segments that each of M queries attends to.
+    ``segment`` [M, N] holds, for each of M queries, the indices (below R) of the N segments it attends to.
     """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
@@ -55,7 +55,7 @@ PAIR_FORMS = FormTable(
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
     """Compute the dot products of M queries [M, K] with the keys of the tokens they attend to, [M, N * W].
 
-    ``pairs`` holds each query's N segments of W tokens, and ``keys`` [R, W, K] the keys of all segments.
+    ``pairs`` holds each query's N segments of W tokens, and ``keys`` [R, W, K] the keys of all R segments.
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
@@ -64,7 +64,7 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """For each of M queries, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
 
-    ``pairs`` holds N segments of W tokens per query, ``values`` is [R, W, K], and the result is [M, K].
+    ``pairs`` holds each query's N segments of W tokens, and ``values`` [R, W, K] all values. Return [M, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
@@ -114,8 +114,8 @@ class _WeightedSum(torch.autograd.Function):
 class Gathered(NamedTuple):
     """(query, segment) pairs whose products are computed from a copy of the segments' tokens for each query.
 
-    This is fast for few queries. ``segment`` [M, N] holds the indices of the N segments that each of M
-    queries attends to.
+    Copies are fast if there are few queries. ``segment`` [M, N] holds the indices of the N segments that each
+    of M queries attends to.
     """
 
     segment: Tensor
@@ -135,9 +135,11 @@ class Gathered(NamedTuple):
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient of the tokens, [R, W, K]: the sum of ``weight * x`` over a token's queries.
+        """Compute the gradient [R, W, K] of the keys or values in R segments of W tokens.
 
-        ``weights`` [M, N * W] has one entry per query and token. x [M, K] holds queries or gradients.
+        For each token, sum ``weight * x`` over the queries that attend to the token. ``weights`` [M, N * W]
+        has one entry per query and token, for M queries with N segments each. x [M, K] holds the queries (for
+        the keys) or the gradients of the outputs (for the values).
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)

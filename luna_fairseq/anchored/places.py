@@ -81,7 +81,7 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 def limit_penalty(bias: Tensor) -> Tensor:
     """Clamp the bias of attention logits to at least ``-MAX_PENALTY``.
 
-    ``F.threshold`` is used because its backward pass needs fewer operator calls than that of ``clamp``.
+    ``F.threshold`` is used because its backward pass needs fewer operator calls than ``clamp``'s.
     """
     return F.threshold(bias, -MAX_PENALTY, -MAX_PENALTY)
 
@@ -95,7 +95,7 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
 def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
     """Return the positions of the centres of all segments, [B, L], and of all tokens, [B, S].
 
-    Positions are in tokens from the start of the context, without the shift of the centres between heads.
+    Positions are in tokens from the start of the context. Centres are not shifted between heads.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
@@ -103,7 +103,7 @@ def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
 
 
 def move_padding_away(place: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the key positions ``place`` [B, N], moved far away at padding if an example has any tokens."""
+    """Return key positions ``place`` [B, N], moved far away at padding in examples that have any tokens."""
     if padding_mask is None:
         return place
     return place.masked_fill(padding_mask & ~padding_mask.all(dim=1, keepdim=True), FAR_AWAY)

@@ -32,7 +32,7 @@ class Layout(NamedTuple):
     """Arrangement of the S context tokens for look-up attention: by segment as [L, W], or dense.
 
     A segment is a run of at most W tokens, one per row of the packed sequence P. A dense layout keeps the
-    order of the context. Batch size B.
+    order of the context. Shapes: batch size B.
 
     Attributes:
         position: position of each token of each segment in the context, [B, L, W]. None in a dense layout.
@@ -41,8 +41,8 @@ class Layout(NamedTuple):
         segment: segment index of each key in a dense layout, [B, L + S]. A query attends to a key only if the
             query has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If
             None, every query attends to all keys.
-        is_short: mask [B], True for short contexts, whose tokens fill the first segments. None in a dense
-            layout, and if no context is short.
+        is_short: mask [B], True for short contexts (at most 64 tokens), whose tokens fill the first segments.
+            None in a dense layout, and if no context is short.
     """
 
     position: Optional[Tensor]
@@ -81,9 +81,9 @@ class LayoutCall(NamedTuple):
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if a context has at most 64 tokens, or if this is unknown.
+        """Return True if a context has at most 64 tokens, or while torch captures a graph.
 
-        While torch captures a graph, it is unknown, because the values of the mask cannot be read.
+        During the capture, the lengths are unknown, because the values of the mask cannot be read.
         """
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
@@ -148,7 +148,10 @@ def find_layout(
 
 
 def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the segment indices of L rows and S tokens, [B, L + S], -1 at rows and in short contexts."""
+    """Return the segment index of each key, [B, L + S], or -1 for keys that every query attends to.
+
+    The L rows of P always get -1, and the S tokens get -1 in contexts of at most 64 tokens.
+    """
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     segment = segment.masked_fill(is_short_context(context_padding_mask)[:, None], -1)
     return torch.cat([segment.new_full(packed_padding_mask.shape, -1), segment], dim=1)
@@ -170,11 +173,11 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 
 
 class Segments(NamedTuple):
-    """Keys and values of the context tokens, arranged by segment as [B, H, L, W, K].
+    """Keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
 
-    The context is divided into L segments, runs of at most W tokens. ``padding_mask`` and ``is_short`` are
-    those of :class:`Layout`. ``place`` is the position of each token's centre, [B, L, W], in tokens from the
-    start of the context.
+    The context is divided into L segments, runs of at most W tokens. :class:`Layout` describes
+    ``padding_mask`` and ``is_short``. ``place`` is the position of each token's centre, [B, L, W], in tokens
+    from the start of the context.
     """
 
     key: Tensor

@@ -63,7 +63,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_v_proj = builders.linear(build_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return True for "unpack_q" and, if this module updates P, the projections of pack attention.
+        """Return True for "unpack_q" and, if this module updates P, for the projections of pack attention.
 
         An unused projection would get no gradient, which is an error in distributed training.
         """
@@ -149,9 +149,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return output, ReadWeights(None, weights)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters. Without pack attention, ignore such parameters in the checkpoint.
+        """Load the parameters. A module without pack attention ignores parameters of pack attention.
 
-        They occur if later layers were pruned, so that a former inner layer is now the last.
+        A checkpoint has such parameters if later layers were pruned, and a former inner layer is now last.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

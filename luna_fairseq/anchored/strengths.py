@@ -72,9 +72,9 @@ def alibi_slopes(num_heads: int) -> List[float]:
 
 
 class DiagonalPrior(LearnedStrength):
-    """Learned parameters of a diagonal prior, a bias toward source tokens near an expected position.
+    """Parameters of a diagonal prior, an attention bias toward source tokens near an expected position.
 
-    Each head has a strength gamma and a ratio r of source to target length, which is initially 1.
+    Each head learns a strength gamma and a ratio r of source to target length, which is initially 1.
     """
 
     def __init__(self, num_heads: int):

@@ -19,7 +19,7 @@ def target_places(
 
     ``tokens`` [B * n, T] are the target token ids, with n hypotheses (1 in training) for each of B sources,
     and ``source`` [B, S] the source token ids. ``separators`` is the pair of ids, in source and target, of
-    the token between the sentences of a document. It is None if texts are single sentences.
+    the token between the sentences of a document, or None if texts are single sentences.
 
     Return two values. The first is the zero-based index in the target, [B * n, T], without padding. With
     ``separators``, the index restarts at each separator. The second value is the number of source tokens

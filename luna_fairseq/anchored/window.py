@@ -24,18 +24,18 @@ from luna_fairseq.ops.attention import masked_softmax
 
 
 class Window(NamedTuple):
-    """Positions, distances and masks for window attention in a batch, which all layers use.
+    """Positions, distances and masks for window attention, computed once per batch for all layers.
 
     The context of S tokens is divided into L segments, runs of at most W consecutive tokens. A token attends
-    to L rows, which summarize the segments, and to the tokens of a window of N segments with its own in the
-    middle. These are its L + N * W keys, rows first. Batch size B.
+    to L rows, which summarize the segments, and to the tokens of a window of N segments, centred on the
+    token's own segment. A token thus has L + N * W keys, rows first. Shapes: batch size B.
 
     Attributes:
         position: position of each token of each segment in the context, [B, L, W].
         place: index of each context token, [B, S]: i * W + j for token j of segment i.
         distance: distance of each token from its keys, [B, 1, L, W, L + N * W], in segment widths.
         masked: mask [B, 1, L, 1, L + N * W], True at keys that are padded rows or missing tokens.
-        number: number N of segments in a window, an odd number.
+        number: odd number N of segments in a window.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
     """
 
@@ -61,9 +61,9 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention by its formula, as a reference for tests.
 
-    Each token attends to the L rows of the packed context, which summarize runs of tokens (segments). It also
-    attends to the tokens of the ``number`` segments around its own. The logit of a key is reduced by
-    ``strength`` [H] times its distance.
+    Each token attends to the L rows of the packed context, which summarize runs of tokens (segments). The
+    token also attends to the tokens of ``number`` segments, centred on its own segment. The logit of a key is
+    reduced by ``strength`` [H] times its distance.
 
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
     [B, H, L, K] the keys and values of the rows. The masks [B, S] and [B, L] are True at padding. Return the
@@ -122,10 +122,10 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate the W values of each of L segments, x [..., L, W], with those of neighbouring segments.
+    """Concatenate the W values of each segment, x [..., L, W], with the values of its neighbouring segments.
 
-    ``number`` is the window size in segments, an odd number, with the segment itself in the middle. ``fill``
-    stands for neighbours beyond the first or last segment. Returns a tensor [..., L, number * W].
+    ``number`` is the odd window size in segments, centred on the segment itself. Missing neighbours at both
+    ends are filled with ``fill``. Return a tensor [..., L, number * W].
     """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
@@ -142,7 +142,7 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute attention of each token to the packed context and to the tokens in a window around it.
+    """Attend from each token to the packed context and to the tokens in a window around the token.
 
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
     [B, H, L, K] the keys and values of the packed context. Logits are reduced by ``strength`` [H] times the
@@ -184,7 +184,7 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate keys or values [B, H, L, W, K] with those of N - 1 neighbours: [B, H, L, N * W, K]."""
+    """Convert keys or values of segments [B, H, L, W, K] to windows of N segments [B, H, L, N * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 

@@ -48,7 +48,7 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Build a parser with the options that all benchmarks have, for ``parents=`` of other parsers.
+    """Build a parser with the options shared by all benchmarks, for ``parents=`` of other parsers.
 
     The options have no defaults. Otherwise, the default of a benchmark's parser would overwrite a value that
     is given before the benchmark's name.

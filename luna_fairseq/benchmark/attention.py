@@ -55,7 +55,7 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     The tensors in ``x`` are keyed by name. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
     [B, H, T, K] are the queries and keys of pack attention. Optional tensors are "v" (default: the keys),
     "rows" [B, L], True at masked rows of P, and "positions" [B, T], True at padding. With ``decay``, earlier
-    tokens are gradually forgotten, at the rates of a newly initialized model.
+    tokens are gradually forgotten, at the initial rates of a model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -72,7 +72,10 @@ def explicit_attention(*inputs: Any) -> Tensor:
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute Luna's non-causal attention: P attends to the tokens (pack), then the tokens to P (unpack)."""
+    """Compute non-causal Luna attention from the inputs "q", "k", "v", "pack_q" and, optionally, "mask".
+
+    The packed sequence P ("pack_q") attends to the tokens, then the tokens ("q") attend to the result.
+    """
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
@@ -131,7 +134,7 @@ def missing_sdpa(*unused: Any) -> str:
 
 
 def missing_triton(args: Namespace, case: Case) -> str:
-    """Return the reason why the Triton kernels cannot run, or "" if they can."""
+    """Return why the Triton kernels cannot run, or "" if the kernels can run."""
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
@@ -164,7 +167,7 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run attention forward and backward. Return "output" and "gradient of NAME", None for unused inputs."""
+    """Return the "output" and the "gradient of NAME" for each input, None for unused inputs."""
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
@@ -185,7 +188,7 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a dictionary for each combination of length of P, setting in ``kinds``, and text length."""
+        """Return one dictionary per combination of length of P, setting in ``kinds``, and sequence length."""
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
@@ -195,7 +198,7 @@ class AttentionTask(Task):
     def random_heads(self, **lengths: int) -> Inputs:
         """Create random tensors [B, H, length, K], keyed by name, from the keyword arguments NAME=length.
 
-        Their memory layout is that of a model's projections. All except "gradient" require a gradient.
+        The memory layout is the same as for a model's projections. All except "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)

@@ -58,7 +58,7 @@ class Decode(ModelTask):
         return model
 
     def prepare_search(self, model: Any, batch: BatchSize) -> Job:
-        """Return a function that translates a batch of random sentences with ``model`` and beam search.
+        """Return a function that translates a batch of random sentences by beam search with ``model``.
 
         The batch is the same for all models (fixed seed). Translations are as long as their sources.
         """

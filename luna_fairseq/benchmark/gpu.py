@@ -139,7 +139,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one benchmark command in a separate process. If an implementation ends it, retry without it.
+    """Run a benchmark command in a separate process. Retry without an implementation that crashes or hangs.
 
     Args:
         words: arguments of ``python -m luna_fairseq.benchmark``.

@@ -87,7 +87,7 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 def absorb_projections_everywhere() -> Iterator[None]:
     """Context manager in which Luna projects its packed sequence P instead of the tokens.
 
-    Outside the context, Luna does so only for long sentences, where this is faster.
+    Outside the context, Luna projects P in place of the tokens only for long sentences, where this is faster.
     """
     with force_forms(("pack=absorbed", "unpack=absorbed", "pack-weights=absorbed")):
         yield
@@ -144,7 +144,7 @@ def luna_variant(
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
     """Return a benchmark variant: Transformers with an efficient attention mechanism, such as "linformer".
 
-    Only ``--with`` selects the variant. It can translate if the mechanism has all ``FORMS`` of attention.
+    Only ``--with`` selects the variant. The model can translate if the mechanism has all ``FORMS``.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -219,7 +219,7 @@ class ModelTask(Task):
 
     @property
     def dictionary_size(self) -> int:
-        """Return the number of dictionary entries, by default 260 for models of bytes, otherwise 32000."""
+        """Return the number of dictionary entries, by default 260 for byte-level models, otherwise 32000."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
@@ -230,7 +230,7 @@ class ModelTask(Task):
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create the fairseq translation task for at most T positions that is needed to build a model."""
+        """Create the fairseq translation task, for at most T positions, with which a model is built."""
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
@@ -250,7 +250,7 @@ class ModelTask(Task):
         return missing_sdpa() if variant.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
-        """Return the options that all models have in common, such as ``{"encoder_layers": 6}``."""
+        """Return the options shared by all models of this benchmark's task, for sequences of T tokens."""
         options = {f"encoder_{name}": number for name, number in self.model_sizes.items()}
         if self.task not in ("translate", "decode"):
             positions = T if self.task == "masked_lm" else max(1024, T)
@@ -278,7 +278,7 @@ class ModelTask(Task):
         return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
-        """Return the model sizes and options that all models have in common, as one line."""
+        """Return the sizes and options shared by all models, as one line."""
         values = ", ".join(f"{name} {value}" for name, value in self.model_sizes.items())
         dictionary = f"dictionary {self.dictionary_size} (one embedding for all)"
         return f"{self.task}: {values}, {dictionary}, {super().describe()}"

@@ -70,8 +70,8 @@ def write_json(path: Path, values: Dict[str, Any]) -> None:
 def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
     """Format measurements as a Markdown table with times, speeds and extra memory.
 
-    ``rate`` is the unit of the throughput column, "tokens" or "sentences", or "" for no such column. For each
-    implementation in ``peers``, a column shows the speedup of every implementation over it.
+    ``rate`` is the unit of the throughput column, "tokens" or "sentences", or "" for no such column. A column
+    for each implementation in ``peers`` shows the speedup of every implementation over this peer.
     """
     rows = []
     for record in records:
@@ -113,8 +113,8 @@ def write_png(path: Path, sections: Sequence[Section], description: Dict[str, An
     """Plot times and memory against the sequence length, and write the plots to a PNG file.
 
     The hardware, threads, torch version and commit in ``description`` are printed below the plots. Cases that
-    differ only in length or batch size are drawn into the same pair of plots, for time and memory. If a
-    benchmark also times the forward pass alone, only the combined forward and backward passes are plotted.
+    differ only in length or batch size share a pair of plots, one for time and one for memory. If a benchmark
+    also times the forward pass alone, only the combined forward and backward passes are plotted.
     """
     rows: Dict[str, List[Record]] = {}
     for section in sections:
@@ -146,7 +146,7 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
     """Return the time and the memory of a measurement, keyed by their axis labels in the plot.
 
-    If ``rate`` is "tokens" or "sentences", the time is that of one token or sentence, otherwise of the job.
+    If ``rate`` is "tokens" or "sentences", the time is per token or sentence, otherwise for the job.
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.

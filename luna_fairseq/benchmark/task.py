@@ -95,7 +95,7 @@ class Task:
         return self.table
 
     def cases(self) -> List[Case]:
-        """Return the settings to measure in, such as ``[{"T": 512}, {"T": 1024}]`` for two lengths."""
+        """Return the settings to benchmark, such as ``[{"T": 512}, {"T": 1024}]`` for two lengths."""
         raise NotImplementedError
 
     def skip_reason(self, variant: Any, case: Case) -> str:
@@ -135,7 +135,7 @@ class Section:
         peers: names of the variants that get a speedup column.
         checks: largest error divided by the tolerance, keyed by variant name.
         failed: error messages of variants that could not be measured, keyed by variant name.
-        running: name of the variant that is being measured. If the process dies, this variant is the cause.
+        running: name of the variant that is being measured. If the process dies, this variant is blamed.
         results: measurements, one per case and variant.
         profiles: counts of operations and calls, with ``--profile``.
         changed: callable without arguments, called when another variant starts.
@@ -159,9 +159,9 @@ class Section:
 
     @contextmanager
     def recording_errors(self, name: str) -> Iterator[None]:
-        """Context manager that stores an exception in ``failed`` under this name instead of raising it.
+        """Context manager that records an exception in ``failed[name]`` instead of raising it.
 
-        CUDA errors are raised, because they make the GPU unusable for further measurements.
+        CUDA errors other than out of memory are raised, because they make the GPU unusable.
         """
         self.set_running(name)
         try:
@@ -224,7 +224,7 @@ def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[s
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
     """Raise InputError unless two tensors are equal up to rounding. Return the error over the tolerance.
 
-    The error is the RMS of the difference, divided by the RMS of the expected values (if not zero up to
+    The error is the RMS of the difference, divided by the RMS of the expected values (unless this is 0 up to
     rounding). ``what`` begins the error message, such as "its output differs from the naive one".
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
@@ -253,8 +253,8 @@ class BatchSize(NamedTuple):
 def number_options(**options: Any) -> Dict[str, Any]:
     """Return ``add_argument`` arguments for options that take positive integers.
 
-    ``options`` gives the default of each option. If it is a list, the option takes several numbers. The help
-    texts are in NUMBERS.
+    ``options`` gives the default of each option. If the default is a list, the option takes several numbers.
+    The help texts are in NUMBERS.
     """
     found: Dict[str, Any] = {}
     for name, default in options.items():
@@ -268,5 +268,5 @@ def number_options(**options: Any) -> Dict[str, Any]:
 
 
 def choice_option(*names: str, help: str) -> Dict[str, Any]:
-    """Return ``add_argument`` arguments for an option whose choices are ``names``, by default the first."""
+    """Return ``add_argument`` arguments for an option with choices ``names``. The first is the default."""
     return {"choices": names, "default": names[0], "help": f"{help} (default: {names[0]})"}

@@ -41,7 +41,7 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def model_dataclass(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass that declares a model's options, or None for a model of another package."""
+    """Return the dataclass that declares a model's options, or None if the model is not from this package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     dataclass = MODEL_DATACLASS_REGISTRY.get(model_name(options))
@@ -54,7 +54,7 @@ def is_ours(cls: Any) -> bool:
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return a model's options with defaults for missing ones, or unchanged for another package's model."""
+    """Return a model's options, with defaults for missing options if the model is from this package."""
     dataclass = model_dataclass(options)
     if dataclass is None:
         return dict(options)
@@ -127,7 +127,7 @@ def fixed_options(model: str) -> List[str]:
 def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
     """Return the options of a model whose metadata contain ``mark``, with the aliases of each flag.
 
-    Models of another package have no metadata. For them, return the marked options of this package's models.
+    Models from other packages have no metadata. For them, return all marked options of this package.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 

@@ -100,7 +100,7 @@ def check_options(args: Namespace) -> None:
 
 
 def check_config(config: Any) -> None:
-    """Raise InputError if the configuration of fairseq-hydra-train has a fault or an unknown option."""
+    """Raise InputError if a fairseq-hydra-train configuration is invalid or contains an unknown option."""
     check_groups(config)
     check_options(flatten_config(config))
 

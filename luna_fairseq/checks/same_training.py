@@ -1,10 +1,10 @@
 """Checks that a checkpoint is used with the task, languages, dictionaries and options of its training.
 
-Some task settings must match between training and later use of the model. They are called the *identity* of
-the training: the name of the task, its languages, and the options that determine how input is read.
-Checkpoints of this package store the identity, a random name of the run, and a fingerprint of each dictionary
-in ``extra_state``. For other checkpoints, the identity is read from the configuration, and the dictionaries
-are unknown.
+Some task settings must match between training and later use of the model. These settings are called the
+*identity* of the training: the name of the task, its languages, and the options that determine how input is
+read. Checkpoints of this package store the identity, a random name of the run, and a fingerprint of each
+dictionary in ``extra_state``. For other checkpoints, the identity is read from the configuration, and the
+dictionaries are unknown.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return those task options that must match between training and later use of the model."""
+    """Return the task options that must match between training and later use of the model."""
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
     return identity
@@ -85,7 +85,7 @@ def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Raise InputError if a checkpoint was trained with another task type, languages or input options.
 
-    ``stored`` holds the settings from the checkpoint, and ``ours`` those from :func:`task_identity`.
+    ``stored`` holds the checkpoint's settings, and ``ours`` the settings from :func:`task_identity`.
     """
     purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in purposes and purposes[0] != purposes[1]:
@@ -108,7 +108,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a checkpoint was trained for other languages than those of the task.
+    """Raise InputError if a checkpoint was trained for other languages than the task's languages.
 
     ``stored`` and ``ours`` are the settings of the training and of the task. Unknown languages are accepted.
     """
@@ -182,7 +182,7 @@ def trainer_identity(trainer: Any) -> Dict[str, Any]:
 
 
 def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return the language options among the options that override those of a loaded checkpoint."""
+    """Return the language options among the options that override a checkpoint's options."""
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
 
@@ -190,7 +190,7 @@ def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
     """Write the languages into a loaded checkpoint's configuration, because fairseq may have left them empty.
 
-    ``languages`` override those of the training. Raises InputError if the two contradict each other.
+    ``languages`` override the languages of the training. Raises InputError if the two contradict each other.
     """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
@@ -262,7 +262,7 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
 def check_fingerprints(
     path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], may_differ: Sequence[str] = ()
 ) -> None:
-    """Raise InputError if the dictionaries of the data differ from those of a checkpoint's training.
+    """Raise InputError if the dictionaries of the data differ from the dictionaries of a checkpoint.
 
     ``stored`` and ``ours`` are the fingerprints of the training and of the data, keyed by dictionary name. If
     ``stored`` is None, only a warning is logged. Dictionaries in ``may_differ`` are not compared.

@@ -77,8 +77,8 @@ def _average(args: argparse.Namespace) -> None:
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     """Return the checkpoints to average, oldest first.
 
-    With ``--num-epoch-checkpoints N`` or ``--num-update-checkpoints N``, they are the last N checkpoints in
-    the folder ``--inputs``. Otherwise, they are the files ``--inputs``.
+    With ``--num-epoch-checkpoints N`` or ``--num-update-checkpoints N``, these are the last N checkpoints in
+    the folder ``--inputs``. Otherwise, these are the files ``--inputs``.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:

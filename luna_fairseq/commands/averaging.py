@@ -91,8 +91,8 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
     """Return the properties of a checkpoint that must be equal in all checkpoints to average.
 
-    They are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of each
-    parameter), "run" (name, seed and folder) and "identity" (task and languages).
+    The properties are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of
+    each parameter), "run" (name, seed and folder) and "identity" (task and languages).
     """
     entries = {
         name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
@@ -111,7 +111,7 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
     """Return the seed and the checkpoint folder of the run that wrote a checkpoint with contents ``state``.
 
-    They distinguish runs whose checkpoints do not store a random name of the run.
+    These settings distinguish runs whose checkpoints do not store a random name of the run.
     """
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})

@@ -67,7 +67,8 @@ def _compute_update_freq(
 ) -> Tuple[Optional[int], str]:
     """Compute ``--update-freq``, the number of batches whose gradients are accumulated per update.
 
-    Return the value (None if the user sets ``--update-freq``), and a line that explains the batch size.
+    Return the value (None if the user sets ``--update-freq``), and a line that explains the batch size. Raise
+    InputError if no value gives the recipe's batch size on ``devices`` GPUs.
     """
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]

@@ -9,7 +9,10 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Raise an error, before a long computation, if a plot cannot be drawn or written."""
+    """Raise InputError if a plot cannot be drawn or written. Call this before a long computation.
+
+    Errors name ``option``, the command-line option that asks for the plot.
+    """
     check_writable(path, option)
     # Importing fairseq may enable the debugging messages of every library.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)

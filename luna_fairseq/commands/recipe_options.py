@@ -42,7 +42,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     """Raise InputError if fairseq does not know a group, component or option in a recipe's file.
 
     A component is a class that a group selects by name, such as an optimizer. ``content`` is the content of
-    the file, and ``settings`` that of the file and of the base file that it extends.
+    the file, and ``settings`` also contains the base file that the file extends.
     """
     registries = _component_registries()
     for group, options in content.items():

@@ -43,7 +43,7 @@ class Recipe:
         path: file of the recipe.
         base: family file, or None if the recipe has no family.
         heading: lines of the comment at the top of the file.
-        settings: option values, nested by group, including those of the family.
+        settings: option values, nested by group, including the options of the family.
         gpus: number of GPUs for which the batch size is stated.
         left_out: names of the recipe's options that were removed, because the user has replaced their
             component, such as "--warmup-init-lr".

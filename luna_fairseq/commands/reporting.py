@@ -74,8 +74,8 @@ def console_script(
         program: name of the command.
         build_parser: function that builds the command-line parser.
         work: function that does the work. It raises InputError for bad input.
-        path_argument: name of a parsed option that holds a path. If a disk is full, the error message names
-            this path.
+        path_argument: name of a parsed option that holds a path, which the error message names if a disk is
+            full.
         passes_on: names of options that the user must not give after ``--``. With a list, even an empty one,
             the command accepts options of a fairseq command after ``--`` and passes them to ``work`` as a
             second argument. With None, ``--`` is not accepted.

@@ -46,9 +46,9 @@ def build_parser() -> CommandParser:
 def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
     """Check a recipe and its data, print the batch size and precision, and return the fairseq-train command.
 
-    ``words`` are the command-line words of luna-train: recipe, data and options. With ``should_record``, the
-    options and data of a new run are recorded in its folder, and a resumed run must match the record.
-    ``option`` is the name of the option for this folder in error messages.
+    ``words`` are the command-line arguments of luna-train: recipe, data and options. With ``should_record``,
+    the options and data of a new run are recorded in its folder, and a resumed run must match the record.
+    ``option`` is the name by which error messages refer to the folder option.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")

@@ -19,20 +19,20 @@ AVERAGED_WEIGHTS = Patch(
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA._step_internal")
 def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates: Any = None) -> Any:
-    """Wrap fairseq's ``EMA._step_internal``: average a tensor only once if several names share it."""
+    """Replacement for ``EMA._step_internal`` that averages a tensor shared by several names only once."""
     return step(self, _WithoutNames(new_model, _repeated_names(self)), updates)
 
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA.restore")
 def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32_params: bool = False) -> Any:
-    """Wrap ``EMA.restore``: restore averages under every name of a tied (shared) parameter."""
+    """Replacement for ``EMA.restore`` that restores the averages under every name of a tied parameter."""
     repeated = {name: first for name, first in _repeated_names(self).items() if first in state_dict}
     state_dict = {**{name: state_dict[first] for name, first in repeated.items()}, **state_dict}
     return restore(self, state_dict, build_fp32_params)
 
 
 def _repeated_names(ema: Any) -> Dict[str, str]:
-    """Map each name of a tied tensor in an exponential moving average, except the first, to the first."""
+    """Map each further name of a tied tensor in an exponential moving average to the tensor's first name."""
     first: Dict[Any, str] = {}
     repeated = {}
     for name, average in (ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()).items():
@@ -54,7 +54,7 @@ class _WithoutNames:
 
 @AVERAGED_WEIGHTS.replaces("fairseq.trainer:Trainer._build_ema")
 def _average_in_float32(build: Function, self: Any) -> None:
-    """Wrap fairseq's ``Trainer._build_ema``: average the weights of 16-bit runs in float32 (--ema-fp32)."""
+    """Replacement for ``Trainer._build_ema`` that averages 16-bit weights in float32 (--ema-fp32)."""
     common, ema = self.cfg.common, self.cfg.ema
     if ema.store_ema and (common.fp16 or common.bf16) and not ema.ema_fp32:
         logger.info("--store-ema averages in float32 (--ema-fp32), because the weights have 16 bits")
@@ -67,7 +67,7 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
     """Context manager in which fairseq's trainer loads a checkpoint without its moving averages.
 
     Otherwise, fairseq would raise KeyError for a checkpoint that has no averages. :func:`restore_averages`
-    loads them afterwards.
+    loads the averages afterwards.
     """
     ema = trainer.cfg.ema
     store_ema, ema.store_ema = ema.store_ema, False
@@ -80,7 +80,7 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
 def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weights: Any) -> None:
     """Restore the moving averages of --store-ema.
 
-    If the checkpoint has no averages, they are initialized from its ``weights``.
+    If the checkpoint has no averages, the checkpoint's ``weights`` are the initial averages.
     """
     if not trainer.cfg.ema.store_ema:
         return

@@ -33,7 +33,7 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrap fairseq's ``batch_by_size``: group examples into batches, and keep an incomplete last batch."""
+    """Replacement for fairseq's ``batch_by_size`` that keeps an incomplete last batch."""
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)

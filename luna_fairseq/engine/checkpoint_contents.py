@@ -69,9 +69,9 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Wrap fairseq's ``load_checkpoint_to_cpu``: raise InputError if the file or an override is invalid.
+    """Replacement for ``load_checkpoint_to_cpu`` that raises InputError for an invalid file or override.
 
-    In the returned state, ``task_state`` and ``extra_state`` have the attribute ``origin``, the training run.
+    In the returned state, the attribute ``origin`` of ``task_state`` and ``extra_state`` describes the run.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -121,7 +121,11 @@ def _check_overrides(state: Any, overrides: Any) -> None:
 
 
 def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Raise InputError if a task's dictionaries, except ``may_differ``, differ from those of a checkpoint."""
+    """Raise InputError if a task's dictionaries differ from the dictionaries of a checkpoint.
+
+    Dictionaries named in ``may_differ`` are not compared. Unknown tasks, and checkpoints of other packages'
+    models without fingerprints, are not checked.
+    """
     known = same_training.has_known_task(same_training.task_identity(task))
     if known and (origin.dictionaries is not None or model_dataclass(origin.options) is not None):
         same_training.check_fingerprints(
@@ -131,7 +135,7 @@ def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] =
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Wrap ``FairseqTask.load_state_dict``: first check that the task matches the checkpoint's run."""
+    """Replacement for ``FairseqTask.load_state_dict`` that first compares the task with the checkpoint."""
     if isinstance(state_dict, LoadedState):
         origin = state_dict.origin
         same_training.check_identity(origin.path, origin.identity, same_training.task_identity(self))
@@ -143,7 +147,7 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 def _save_with_training_info(
     save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap ``Trainer.save_checkpoint``: also store data that are verified when the checkpoint is loaded.
+    """Replacement for ``Trainer.save_checkpoint`` that also stores data to verify when loading.
 
     The data are software versions, task settings, dictionary fingerprints and the early-stopping counter.
     """
@@ -156,7 +160,7 @@ def _save_with_training_info(
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Wrap ``Trainer.load_checkpoint``: load a checkpoint, and check that it belongs to this run."""
+    """Replacement for ``Trainer.load_checkpoint`` that checks that the checkpoint belongs to this run."""
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
     reset_optimizer = arguments.get("reset_optimizer", False)
     # Only messages of this logger are written to --log-file.

@@ -49,7 +49,7 @@ def _allow_checkpoint_classes() -> None:
 
 @CHECKPOINT_CLASSES.replaces("fairseq.distributed.utils:_broadcast_object_slow")
 def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Wrap fairseq's ``_broadcast_object_slow``: broadcast an object with torch's own function.
+    """Replacement for fairseq's ``_broadcast_object_slow`` that uses torch's own function.
 
     Unpickling the object is safe, because the sender is a process of this run.
     """
@@ -62,7 +62,7 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
 
 @WHOLE_FILES.replaces("fairseq.checkpoint_utils:_torch_persistent_save")
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
-    """Wrap fairseq's ``_torch_persistent_save``: write a checkpoint in a single attempt.
+    """Replacement for ``_torch_persistent_save`` that writes a checkpoint in a single attempt.
 
     fairseq makes up to three attempts, each of which appends to the bytes of the failed attempt.
     """
@@ -86,7 +86,7 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 
 @WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Wrap fairseq's ``PathManager.copy``: copy a file atomically.
+    """Replacement for fairseq's ``PathManager.copy`` that copies a file atomically.
 
     The copy is written under a temporary name and renamed when it is complete.
     """

@@ -33,7 +33,7 @@ OUR_OPTIONS = Patch(
 
 @ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
-    """Wrap fairseq's ``import_user_module``: accept any path to a --user-dir that is already imported.
+    """Replacement for ``import_user_module`` that accepts any path to a --user-dir already imported.
 
     A different copy of the package raises InputError.
     """
@@ -58,7 +58,7 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 
 @OUR_OPTIONS.replaces("fairseq.options:parse_args_and_arch")
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-    """Wrap fairseq's ``parse_args_and_arch``: add and check options of this package's models and tasks.
+    """Replacement for ``parse_args_and_arch`` that adds and checks options of this package.
 
     ``--int8`` and ``--shortlist`` are converted to ``--model-overrides``. ``--int8`` also sets ``--cpu``.
     """
@@ -94,7 +94,7 @@ def _add_model_options(parser: ArgumentParser) -> None:
 def _build_our_generator(
     build: Function, self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *more: Any, **kwargs: Any
 ) -> Any:
-    """Wrap ``FairseqTask.build_generator``: the model chooses the generator class if the task does not."""
+    """Replacement for ``FairseqTask.build_generator``: by default, the model chooses the generator class."""
     if seq_gen_cls is None and all(hasattr(model, "choose_generator") for model in models):
         seq_gen_cls = models[0].choose_generator(args)
     return build(self, models, args, seq_gen_cls, *more, **kwargs)
@@ -102,9 +102,10 @@ def _build_our_generator(
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Wrap fairseq-train's ``add_defaults``: apply the preset of --arch, then the model defaults.
+    """Replacement for fairseq-train's ``add_defaults`` that first applies the preset of --arch.
 
-    fairseq-hydra-train would ignore --arch. It imports plugins after parsing, so options are checked here.
+    fairseq-hydra-train would ignore --arch. It imports plugins after parsing, so its options are checked
+    here.
     """
     from omegaconf import OmegaConf, open_dict
 

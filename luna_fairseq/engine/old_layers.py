@@ -17,7 +17,7 @@ _DUPLICATES = [
 def _has_duplicate_weights() -> bool:
     """Return True if the encoder layer of the installed fairseq registers a second copy of its weights.
 
-    fairseq 0.12.2 keeps it for inference. It receives no gradient, which breaks distributed training.
+    fairseq 0.12.2 keeps the copy for inference. The copy gets no gradient, which breaks distributed training.
     """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
@@ -37,7 +37,7 @@ OLD_LAYERS = Patch(
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Wrap the encoder layer's ``__init__``: remove the second copy of the weights."""
+    """Replacement for the encoder layer's ``__init__`` that removes the second copy of the weights."""
     init(self, *args, **kwargs)
     for name in _DUPLICATES:
         delattr(self, name)
@@ -47,7 +47,7 @@ def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: A
 def _load_without_duplicates(
     load: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any
 ) -> None:
-    """Replace the encoder layer's ``_load_from_state_dict``: ignore a second copy of the weights."""
+    """Replacement for the layer's ``_load_from_state_dict`` that ignores a second copy of the weights."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _DUPLICATES:
@@ -57,7 +57,7 @@ def _load_without_duplicates(
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Wrap the ``__init__`` of sinusoidal position embeddings: do not save the buffer ``_float_tensor``.
+    """Replacement for ``__init__`` of sinusoidal positions that does not save the buffer ``_float_tensor``.
 
     The buffer is uninitialized, so identical runs would write different checkpoints.
     """

@@ -62,7 +62,7 @@ class Patch:
 
         Args:
             targets: names ``module:function`` or ``module:Class.method``. If a target is not a callable (such
-                as ``np`` in a module), the replacement is called once with it, and returns its new value.
+                as ``np`` in a module), the replacement maps the old value to the new value.
 
         Returns:
             The decorator. It returns the function unchanged.
@@ -75,7 +75,7 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Register a function without arguments that is called once, when the patch is applied."""
+        """Decorate a function without arguments, to be called once when the patch is applied at import."""
         self.replacements.append(("", function))
         return function
 
@@ -148,7 +148,7 @@ def find_target(target: str) -> Tuple[Any, str]:
 
 
 def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
-    """Return the namespaces in which a patch of a spawned process's main module must also be assigned.
+    """Return further namespaces in which to assign a replaced function of a spawned process's main module.
 
     Multiprocessing runs this module in a separate namespace, and copies its functions to the module
     ``owner``. The functions still use the globals of that namespace. For any other module, return [].

@@ -28,7 +28,7 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrap ``get_batch_iterator``: a resumed run gets the batches of an uninterrupted run.
+    """Replacement for ``get_batch_iterator`` that gives a resumed run the batches of an uninterrupted run.
 
     An uninterrupted run builds its batches once, in the first epoch, and shuffles them in each epoch. A
     resumed run therefore builds the batches of the first epoch, and then advances to its current epoch.
@@ -51,16 +51,16 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.state_dict")
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Wrap the epoch iterator's ``state_dict``: add the number of processes and a checksum of the batches.
+    """Replacement for the epoch iterator's ``state_dict`` that adds the process count and a checksum.
 
-    When the state is restored, the checksum shows whether the batches are still the same.
+    When the state is restored, the checksum of the batches shows whether they are still the same.
     """
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.load_state_dict")
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    """Wrap the epoch iterator's ``load_state_dict``: continue after the batches already processed.
+    """Replacement for the epoch iterator's ``load_state_dict`` that skips the batches already processed.
 
     If the batches have changed, the epoch is repeated and a warning is logged.
     """

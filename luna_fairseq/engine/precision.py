@@ -23,9 +23,9 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Wrap the half-precision optimizer's ``state_dict``: add float32 weights and loss-scale counters.
+    """Replacement for the half-precision optimizer's ``state_dict`` that also saves the float32 weights.
 
-    fairseq saves only weights rounded to 16 bits.
+    fairseq saves the weights rounded to 16 bits only. The loss scaler's counters are saved as well.
     """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
@@ -37,7 +37,7 @@ def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
-    """Wrap the half-precision optimizer's ``load_state_dict``: also restore the saved float32 weights.
+    """Replacement for the optimizer's ``load_state_dict`` that also restores the saved float32 weights.
 
     A float32 weight is restored only if it rounds to the weight in the model. Otherwise, the model has loaded
     different weights, such as a moving average.
@@ -62,7 +62,7 @@ def _float32_weights(optimizer: Any) -> Any:
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Wrap ``Trainer.clip_grad_norm``: do not clip the total norm if the optimizer clips each gradient."""
+    """Replacement for ``Trainer.clip_grad_norm`` that does not clip if the optimizer clips each gradient."""
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)

@@ -16,7 +16,7 @@ CHECKED_DATA = Patch(
 
 @CHECKED_DATA.replaces("fairseq.data.indexed_dataset:make_dataset")
 def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Wrap fairseq's ``make_dataset``: verify the checksums of a dataset's files before loading them."""
+    """Replacement for fairseq's ``make_dataset`` that first verifies the checksums of the dataset's files."""
     from fairseq.distributed.utils import get_global_rank
 
     if get_global_rank() == 0:  # an error in one process terminates all processes

@@ -38,7 +38,7 @@ PROCESSES = Patch(
 
 @PROCESSES.replaces("fairseq.distributed.utils:call_main")
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
-    """Wrap fairseq's ``call_main``: run ``main`` in every process of a training job, on GPUs or CPUs.
+    """Replacement for ``call_main`` that runs ``main`` in every process of a job, on GPUs or CPUs.
 
     The number of processes comes from the configuration or from torchrun's environment variables.
     """
@@ -118,9 +118,9 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap fairseq's use of DistributedDataParallel, so that it also accepts models on the CPU.
+    """Replacement for fairseq's DistributedDataParallel that also accepts models on the CPU.
 
-    torch rejects device IDs for a model on the CPU, so they are omitted there.
+    torch rejects device IDs for a model on the CPU, so the IDs are omitted there.
     """
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
@@ -163,8 +163,8 @@ def _manage_children(reported: Any) -> Iterator[None]:
 def _kill_remaining_processes(stop_event: threading.Event) -> None:
     """Kill the remaining processes of a job ``PATIENCE`` seconds after one of them has failed.
 
-    Before torch 2.4, ``spawn`` sends only SIGTERM to them. A process waiting for the failed process would
-    never terminate.
+    Before torch 2.4, ``spawn`` only sends SIGTERM to the remaining processes. A process that waits for the
+    failed process would never terminate.
     """
     seen: Set[Any] = set()
     deadline = math.inf

@@ -20,16 +20,16 @@ _COUNTERS = ("num_bad_epochs", "cooldown_counter")
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.state_dict")
 def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Wrap ``state_dict`` of fairseq's reduce_lr_on_plateau schedule: also save its epoch counters.
+    """Replacement for ``state_dict`` of reduce_lr_on_plateau that also saves the epoch counters.
 
-    They count the epochs without improvement, and the remaining epochs of the cool-down after a reduction.
+    The counters hold the epochs without improvement, and the epochs left in the cool-down after a reduction.
     """
     return {**state_dict(self), **{name: getattr(self.lr_scheduler, name) for name in _COUNTERS}}
 
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.load_state_dict")
 def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> None:
-    """Wrap ``load_state_dict`` of fairseq's reduce_lr_on_plateau schedule: also load its epoch counters.
+    """Replacement for ``load_state_dict`` of reduce_lr_on_plateau that also loads the epoch counters.
 
     fairseq's own method ``load_state_dict`` is called first. See :func:`_save_counters`.
     """
@@ -41,7 +41,7 @@ def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str
 def repeat_end_of_epoch(trainer: Any, extra_state: Dict[str, Any]) -> None:
     """Restore the learning rate schedule, and repeat its step at the end of an epoch if necessary.
 
-    fairseq saves the checkpoint at the end of an epoch before the schedule's step. When it resumes, it runs
+    fairseq saves the checkpoint at the end of an epoch before the schedule's step. On resuming, fairseq runs
     this step without the validation loss, on which some schedules depend.
     """
     schedule = trainer.cfg.lr_scheduler

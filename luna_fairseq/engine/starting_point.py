@@ -1,7 +1,7 @@
 """fairseq patch ``starting-point``: choose the checkpoint to start training from.
 
-It also ensures that no other training run uses the checkpoint folder and that the validation data can be
-loaded.
+The patch also ensures that no other training run uses the checkpoint folder and that the validation data can
+be loaded.
 """
 
 import copy
@@ -31,7 +31,7 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-    """Wrap fairseq's ``load_checkpoint``: choose an intact checkpoint to start training from, and load it.
+    """Replacement for fairseq's ``load_checkpoint`` that chooses an intact checkpoint to start training from.
 
     Before loading, the checkpoint folder is locked and the validation batches are built, so that errors
     appear before the first epoch.

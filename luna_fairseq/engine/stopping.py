@@ -83,7 +83,7 @@ STOPPING.at_import(bind)
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wrap fairseq's ``save_checkpoint``: save, and note the update count, so that no save is repeated."""
+    """Replacement for ``save_checkpoint`` that notes the update count, so that no save is repeated."""
     result = save(cfg, trainer, *args, **kwargs)
     StopRequest.of(trainer).saved_at = trainer.get_num_updates()
     return result
@@ -91,7 +91,7 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Wrap fairseq-train's ``train``: train for one epoch, unless the run is complete or must stop.
+    """Replacement for fairseq-train's ``train`` that trains no epoch if the run is complete or must stop.
 
     After a signal, save a checkpoint and exit. If the run has reached --max-update or has ended by
     --patience, return ([None], True): no validation loss, and training must stop.
@@ -123,7 +123,7 @@ def _stop_after_update(
     valid_subsets: Any,
     end_of_epoch: bool,
 ) -> Any:
-    """Wrap fairseq-train's ``validate_and_save``: after a signal, also save a checkpoint and exit.
+    """Replacement for ``validate_and_save`` that also saves a checkpoint and exits after a signal.
 
     At the end of an epoch, the process exits before the next epoch, so that fairseq logs the finished epoch.
     """
@@ -138,7 +138,7 @@ def _stop_after_update(
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Wrap ``Trainer._aggregate_logging_outputs``: also sum how many processes have received a signal.
+    """Replacement for ``_aggregate_logging_outputs`` that also counts the processes that received a signal.
 
     All processes then know after the same update that training must stop.
     """
@@ -151,7 +151,7 @@ def _sum_requests(
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Wrap ``EpochBatchIterator.__init__``: data loader workers ignore SIGTERM from a batch system."""
+    """Replacement for ``EpochBatchIterator.__init__`` that makes data loader workers ignore SIGTERM."""
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 

@@ -6,7 +6,7 @@ from luna_fairseq.requirements import version_numbers
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package. The package is imported for this purpose."""
+    """Import an installed package, and return its version."""
     return str(getattr(importlib.import_module(package), "__version__", "unknown"))
 
 

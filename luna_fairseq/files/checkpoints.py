@@ -130,7 +130,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     """Find the newest intact checkpoint to resume from if ``checkpoint_last.pt`` is damaged.
 
     Return None if ``checkpoint_last.pt`` is intact, because the user may have put it there on purpose, or
-    missing, because training then starts from the beginning. In both cases, log a warning if another
+    missing, because training then starts from the beginning. In both cases, a warning is logged if another
     checkpoint is newer and has more updates. Also return None if no checkpoint is intact.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
@@ -164,7 +164,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 
 
 def _age(path: Path) -> Any:
-    """Return a sort key of checkpoint paths: modification time, then the numbers in the file name."""
+    """Return a sort key for a checkpoint path: its modification time, then the numbers in its file name."""
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
 

@@ -76,18 +76,18 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the cached SHA-256 of a file. Size, modification time and inode (``about``) are cache keys."""
+    """Return the cached SHA-256 of a file. ``about`` (size, time and inode) tells changed files apart."""
     return sha256(path)
 
 
 def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content as hexadecimal digits."""
+    """Return the SHA-256 hex digest of a file's content."""
     with path.open("rb") as file:
         return checksum("sha256", file)
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Return the checksum of an open file in hexadecimal. ``algorithm`` is a hashlib name such as "md5"."""
+    """Return the hex digest of an open file. ``algorithm`` is a name in hashlib, such as "md5"."""
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)
@@ -95,7 +95,7 @@ def checksum(algorithm: str, file: Any) -> str:
 
 
 def digest(*values: Any) -> str:
-    """Return the SHA-256 of JSON-serializable values, such as the options of a step, as hexadecimal digits.
+    """Return the SHA-256 hex digest of JSON-serializable values.
 
     Example:
         >>> digest("train", 1)[:8]

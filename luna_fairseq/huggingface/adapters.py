@@ -61,7 +61,7 @@ def decoder_options(config: Any) -> DecoderOptions:
 class CheckpointedLayers(nn.ModuleList):
     """List of layers that are called with gradient checkpointing if transformers has enabled it.
 
-    Layers are wrapped during iteration over the list, and nothing is assigned to them. The replicas of
+    Iteration yields wrapped layers, and assigns nothing to the layers themselves. Replicas made by
     ``torch.nn.DataParallel`` therefore call their own layers.
     """
 

@@ -30,7 +30,7 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
     Models compute differently above certain lengths: the length of the packed sequence P, and
     ``DENSE_LENGTH``, above which queries of look-up attention attend to the tokens of selected segments only.
-    The batches contain lengths on both sides of each.
+    The batches contain lengths below and above each of these lengths.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -48,7 +48,7 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
 def length_to_compare(config: Any, side: str) -> int:
     """Return the maximum sequence length to compare two models on. ``side`` is "encoder" or "decoder".
 
-    It exceeds the length of the packed sequence P if the model has enough positions.
+    The result exceeds the length of the packed sequence P if the model has enough positions.
     """
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))

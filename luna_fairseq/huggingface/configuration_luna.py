@@ -94,8 +94,8 @@ class LunaConfig(PretrainedConfig):
             a gain and a bias.
         anchored_packed: divide the sequence into one segment per vector of P, and let each vector favor the
             tokens of its segment.
-        anchor_strength: initial strength of this preference.
-        local_parts: number of neighboring segments to whose tokens each encoder token also attends, or 0.
+        anchor_strength: initial strength with which a vector of P favors its segment.
+        local_parts: number of segments (its own and neighbors) whose tokens each token also attends to, or 0.
         activation_fn: fairseq name of the activation function.
         dropout: dropout probability of embeddings and layer outputs.
         attention_dropout: dropout probability of attention weights.
@@ -139,10 +139,10 @@ class LunaConfig(PretrainedConfig):
 
 
 class LunaLongConfig(LunaConfig):
-    """Configuration of a Luna classifier for Long Range Arena, with the fields of :class:`LunaConfig`.
+    """Configuration of a Luna classifier for Long Range Arena. The fields are the same as in LunaConfig.
 
-    transformers 5 maps a configuration class to a single model class. With this class,
-    ``AutoModelForSequenceClassification`` can distinguish the two Luna classifiers.
+    transformers 5 maps a configuration class to a single model class. This class lets
+    ``AutoModelForSequenceClassification`` choose LunaForLongSequenceClassification.
     """
 
     model_type = "luna_long"
@@ -153,7 +153,7 @@ class LunaLongConfig(LunaConfig):
 
 
 class LunaDecoderConfig(LunaConfig):
-    """Configuration of a Luna causal language model, whose fields a translation model has as well.
+    """Configuration of a Luna causal language model. A translation model has the same decoder fields.
 
     A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``), and fields that
     concern the source have no effect. ``DECODER_DEFAULTS`` holds the default values. P is the packed

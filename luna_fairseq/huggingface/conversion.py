@@ -67,7 +67,7 @@ def _encoder_options(encoder: Any) -> Dict[str, Any]:
 
 
 def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a masked language model."""
+    """Return the config.json fields of a masked language model. ``head`` is unused."""
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
@@ -88,7 +88,7 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a Long Range Arena classifier."""
+    """Return the config.json fields of a Long Range Arena classifier. ``head`` is unused."""
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
@@ -109,7 +109,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the config.json fields that all models with a decoder have."""
+    """Return the config.json fields shared by all models with a decoder."""
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
@@ -124,12 +124,12 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
 
 
 def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a causal language model."""
+    """Return the config.json fields of a causal language model. ``head`` is unused."""
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
 def _translation_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a translation model."""
+    """Return the config.json fields of a translation model. ``head`` is unused."""
     source = model.encoder.embed_tokens
     return {
         **resolved_options(model.encoder.cfg, DEFAULTS),
@@ -301,7 +301,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
-    """Map the parameter names in a checkpoint to those in an exported model. Buffers are omitted."""
+    """Map parameter names in a checkpoint to names in an exported model. Buffers are omitted."""
     mapped = {}
     for name in fairseq_names:
         pair = next((pair for pair in kind.name_prefixes if name.startswith(pair[0])), None)
@@ -352,11 +352,11 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 
 
 def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
-    """Return the default arguments of ``generate``. For translation, they are those of fairseq-generate.
+    """Return the default arguments of ``generate``: for translation, the defaults of fairseq-generate.
 
     A translation has at least one token and no padding. The limits are given as ``max_length`` and
-    ``min_length``, which count the start token and any decoder prompt, because users could not override
-    defaults of ``max_new_tokens`` and ``min_new_tokens``.
+    ``min_length``, which count the start token and any decoder prompt. Users could not override defaults of
+    ``max_new_tokens`` and ``min_new_tokens``.
     """
     options = {
         "bos_token_id": config.eos_token_id,

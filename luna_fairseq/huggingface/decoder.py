@@ -103,8 +103,8 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
         """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
-        ``encoder_outputs`` is the output of :class:`LunaModel`. The other arguments are those of the causal
-        language model. Among the attention weights, only ``cross_attentions`` are available.
+        ``encoder_outputs`` is the output of :class:`LunaModel`. The other arguments are the same as for the
+        causal language model. Among the attention weights, only ``cross_attentions`` are available.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -155,7 +155,7 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
 
 # transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
 class CachedGeneration(nn.Module):
-    """Mixin for models with ``lm_head``, with which transformers' ``generate`` uses a :class:`LunaCache`."""
+    """Mixin for models with an ``lm_head`` that makes transformers' ``generate`` use :class:`LunaCache`."""
 
     _is_stateful = True
 

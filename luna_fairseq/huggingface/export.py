@@ -57,7 +57,7 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str], example: str) -> CommandParser:
-    """Build a parser with the options that luna-export-huggingface and luna-export-onnx have in common."""
+    """Build a parser with the options shared by luna-export-huggingface and luna-export-onnx."""
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
     parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
@@ -89,8 +89,8 @@ def export(
         folder: folder to write, which must not exist yet.
         head: classification head of a masked language model, or "none" for the language model. If None, the
             only head is exported, or the language model if there is no head.
-        scores: scores.json to show in README.md. If None, the file of the checkpoint's run is used, if it has
-            the scores of this checkpoint.
+        scores: scores.json to show in README.md. If None, the file in the checkpoint's run is used, if it has
+            scores of this checkpoint.
         ema: export the moving average of the weights stored by ``fairseq-train --store-ema``.
     """
     if scores is not None and not scores.is_file():

@@ -97,7 +97,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
     """Add tied parameters to ``weights`` in place. safetensors stores only one of several tied tensors.
 
-    ``names`` lists all parameters of the exported model. With ``all_shared``, the encoder is tied, too.
+    ``names`` lists the exported model's parameters. With ``all_shared``, the encoder's embedding is tied too.
     """
     untied = () if all_shared else ("luna.encoder.",)
     tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]
@@ -107,7 +107,7 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 
 
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Find checkpoint parameters that are tied to an imported embedding, and map them to its exported name.
+    """Map checkpoint parameters that are tied to an imported embedding to the embedding's exported name.
 
     ``names`` maps parameter names in the checkpoint to names in the exported model. A classifier is exported
     without its LM head, whose old weight would otherwise overwrite the imported embedding.
@@ -165,8 +165,8 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
     """Raise InputError unless a folder has all parameters of a checkpoint with equal shapes.
 
-    ``weights`` are the parameters from the folder, and ``model`` those of the checkpoint. ``names`` maps
-    names in the checkpoint to names in the folder.
+    ``weights`` holds the parameters in the folder, and ``model`` the parameters in the checkpoint. ``names``
+    maps names in the checkpoint to names in the folder.
     """
     for ours, theirs in names.items():
         if theirs not in weights:

@@ -74,7 +74,7 @@ def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str
         given: scores.json of luna-evaluate or luna-score. None to search the run's folders for scores.json.
 
     Raises:
-        InputError: A file contains no scores, or ``given`` contains those of another checkpoint.
+        InputError: A file contains no scores, or ``given`` contains the scores of another checkpoint.
     """
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
     places = (path.parent, run, run / "results")

@@ -246,8 +246,8 @@ class LunaForMaskedLM(LunaPreTrainedModel):
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
         """Compute the logits [B, T, V] at every position, and the mean cross-entropy if labels are given.
 
-        ``labels`` [B, T] are -100 at all positions that are not predicted. The other arguments are those of
-        :meth:`LunaModel.forward`.
+        ``labels`` [B, T] are -100 at all positions that are not predicted. :meth:`LunaModel.forward`
+        describes the other arguments.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

@@ -147,8 +147,8 @@ class LunaForSequenceClassification(LunaClassifier):
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
         """Compute logits [B, ``config.num_labels``], and a loss if labels are given.
 
-        ``labels`` are class indices [B], or target values for regression. The other arguments are those of
-        :meth:`LunaModel.forward`.
+        ``labels`` are class indices [B], or target values for regression. :meth:`LunaModel.forward` describes
+        the other arguments.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

@@ -63,8 +63,9 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[Seq2SeqModelOutput, Tuple[Any, ...]]:
-        """Encode the source, and compute the input [B, T, C] of the output projection.
+        """Encode the source, decode the target, and return the input [B, T, C] of the output projection.
 
+        Return a Seq2SeqModelOutput, or a tuple without ``return_dict``.
         :meth:`LunaForConditionalGeneration.forward` describes the arguments.
         """
         options = {**output_options, "return_dict": True}

@@ -69,7 +69,7 @@ class ReadSource(nn.Module):
     """Module exported as the ONNX graph that encodes a source and returns the decoder's cached tensors.
 
     Attributes:
-        example: cached tensors ("memory") of an example batch, whose structure is that of every batch.
+        example: cached tensors ("memory") of an example batch. Every batch has the same structure.
     """
 
     input_names = ["input_ids"]
@@ -130,8 +130,7 @@ class DecodingStep(nn.Module):
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
         """Compute the logits [B, V] of the next token of B texts, and the new state, as a flat tuple.
 
-        ``inputs`` are the token ids [B, 1], the tensors of the memory (if it is an input), and those of the
-        state.
+        ``inputs`` are token ids [B, 1], the memory's tensors (none in a language model), and the state's.
         """
         token, given, state = (
             inputs[0],

@@ -29,7 +29,7 @@ def batches_to_compare(config: Any) -> List[Tensor]:
     """Return random batches of token ids on which a model and its ONNX graphs are compared.
 
     Some batches are padded on the right, some are single sequences and, for a decoder, some are padded on the
-    left. The lengths are those of :func:`batch_lengths`.
+    left. :func:`batch_lengths` chooses the lengths.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -76,7 +76,10 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph, called with arrays keyed by input name. Arrays with other names are ignored."""
+    """ONNX graph run by onnxruntime. A call maps arrays keyed by input name to arrays keyed by output name.
+
+    Arrays whose names are not input names are ignored.
+    """
 
     def __init__(self, path: Path):
         import onnxruntime

@@ -40,7 +40,7 @@ class _Statement(NamedTuple):
 
 
 class _Module(NamedTuple):
-    """Source code of a Python module, split into docstring, imports and other statements.
+    """Source code of a Python module, split into its docstring, imports and other statements.
 
     Attributes:
         name: full name of the module, such as "luna_fairseq.errors".
@@ -101,7 +101,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _parse_module(name: str) -> _Module:
-    """Parse the source code of a module into docstring, imports and other statements."""
+    """Parse the source code of a module into its docstring, imports and other statements."""
     path = _ROOT.joinpath(*name.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = path.read_text(encoding="utf-8")

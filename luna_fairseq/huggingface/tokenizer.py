@@ -58,9 +58,9 @@ def build_tokenizer(
     """Build a tokenizer that converts plain text to ids and back.
 
     In input text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other
-    special tokens are treated as ordinary text, as in fairseq. If the files are those of subword-nmt, the
-    result is a :class:`LunaMosesTokenizer`. Raises InputError if the files do not match the dictionary, or if
-    their encoding cannot be converted.
+    special tokens are treated as ordinary text, as in fairseq. For the files of subword-nmt, the result is a
+    :class:`LunaMosesTokenizer`. Raises InputError if the files do not match the dictionary, or if their
+    encoding cannot be converted.
 
     Args:
         files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty if the
@@ -152,7 +152,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer, keyed by file name, or {} if it is None."""
+    """Return a digest of each of a tokenizer's vocabularies, keyed by file name; {} without a tokenizer."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
@@ -196,7 +196,8 @@ def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
 def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     """Build a tokenizer with GPT-2's byte-pair encoding.
 
-    In fairseq, a symbol of the dictionary is the GPT-2 id of a BPE token, as a decimal string.
+    ``ids`` maps the symbols of the fairseq dictionary to indices. A symbol is the GPT-2 id of a BPE token, as
+    a decimal string, and is first replaced with this token. ``files`` names the two files of GPT-2.
     """
     pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
     lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]

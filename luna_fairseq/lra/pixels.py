@@ -62,7 +62,7 @@ def read_pixels(stem: Path) -> np.ndarray:
 
 
 def _read_binary(path: Path) -> np.ndarray:
-    """Memory-map a numpy file of images, uint8 [N, T]. Raise InputError if it has another format."""
+    """Memory-map a .npy file of N images with T pixels, uint8 [N, T]. Raise InputError for other formats."""
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:

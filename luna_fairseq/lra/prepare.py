@@ -117,10 +117,10 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return an error message for an output folder that contains data with other settings.
+    """Return an error message for an output folder that contains data made with different settings.
 
-    ``settings`` are those of this command. ``before`` are those of the data in the folder, or None if another
-    program wrote the data.
+    ``settings`` are the current settings. ``before`` are the settings of the existing data, or None if
+    another program wrote the data.
     """
     found = "other files"
     if before is not None:
@@ -184,7 +184,7 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the CIFAR-10 images to grayscale, and return their number by split and class."""
+    """Write the CIFAR-10 images in grayscale to ``folder``, and return their counts by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 

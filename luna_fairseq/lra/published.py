@@ -159,7 +159,7 @@ def to_gray(channels: np.ndarray) -> np.ndarray:
 def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
     """Yield tuples (split, image as uint8 [side * side], label) for the published Pathfinder images.
 
-    The images are those of the level "hard". The label is 1 if a path connects the two dots. The published
+    The images have the difficulty level "hard". The label is 1 if a path connects the two dots. The published
     files are not divided into splits. The images are shuffled with seed 0, then 80 % are used for training,
     10 % for validation and 10 % for testing.
 

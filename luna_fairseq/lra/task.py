@@ -104,7 +104,7 @@ class LRATask(FairseqTask):
 
         Args:
             split: name of the split.
-            fields: nested dictionary of datasets, keyed by the names of the fields of a batch.
+            fields: nested dictionary of datasets, keyed by the field names of a batch.
             sizes: length of each example.
         """
         fields = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **fields}

@@ -11,7 +11,7 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register architectures of a model with fairseq, for ``--arch``.
 
-    ``presets`` holds the options of each architecture. fairseq itself registers the one named ``model``.
+    ``presets`` maps each architecture to its options. fairseq itself registers the architecture ``model``.
     """
     for name, preset in presets.items():
         if name != model:

@@ -63,7 +63,7 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename, in place, the parameters in a state dict that the code of Luna's authors saved.
+    """Rename the parameters in a state dict of the Luna authors' code (fairseq-apollo), in place.
 
     Two entries without a counterpart are removed: the position embeddings of the packed sequence P, and a
     decoder layer norm that receives no gradient.

@@ -40,14 +40,14 @@ _SENTENCE_ENCODER_OPTIONS = {
 def has_bfloat16_option(cfg: Any) -> bool:
     """Return True if ``cfg`` is the configuration of a generation command with ``--bf16``.
 
-    It is False for a checkpoint's configuration, as passed by fairseq's hub interface.
+    Return False for the configuration of a checkpoint, which fairseq's hub interface passes.
     """
     path = getattr(getattr(cfg, "common_eval", None), "path", None)
     return bool(path and getattr(getattr(cfg, "common", None), "bf16", False))
 
 
 class PluginModel(BaseFairseqModel):
-    """Base class of all models in this project. It checks that a loaded checkpoint fits the model.
+    """Base class of all models in this project, which checks that a loaded checkpoint fits the model.
 
     Checkpoints of the Luna authors' code (fairseq-apollo) are converted. For generation on a CPU, linear
     layers are replaced with faster ones.
@@ -56,8 +56,8 @@ class PluginModel(BaseFairseqModel):
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare the model for generation. On a CPU, replace linear layers with faster ones.
 
-        Raises InputError if ``retain_dropout_modules`` names a dropout module that the model does not have.
-        The argument is a list or a comma-separated string.
+        ``retain_dropout_modules`` is a list or a comma-separated string. Raises InputError if a name in it is
+        not the name of a dropout module of the model.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -106,7 +106,7 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare for inference. ``--int8`` and ``--bf16`` convert the weights to 8 bits or bfloat16."""
+        """Prepare for inference. ``--int8`` converts the weights to 8 bits, and ``--bf16`` to bfloat16."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         elif has_bfloat16_option(cfg) and next(self.parameters()).is_cpu:
@@ -240,7 +240,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return the options of a masked language model with those added that its sentence encoder needs."""
+    """Return a masked language model's options, completed with options that its sentence encoder needs."""
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )

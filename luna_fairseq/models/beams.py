@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the indices of the sentences to keep, and the index of each hypothesis's sentence among them.
+    """Return the indices of the sentences to keep, and each hypothesis's index into the kept sentences.
 
     ``sentences`` [R] holds the index of the sentence of each of R hypotheses. If all sentences have the same
     number of hypotheses, each sentence is kept once. Otherwise each hypothesis gets its own entry.

@@ -41,7 +41,7 @@ def write_ema(path: Path, to: Path) -> None:
 def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
     """Context manager that yields a temporary checkpoint with moving averages in place of weights.
 
-    If ``use_average`` is False, it yields ``path`` itself.
+    If ``use_average`` is False, ``path`` itself is yielded.
     """
     if not use_average:
         yield path

@@ -51,16 +51,17 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     """Luna decoder with the interface of fairseq's incremental decoders.
 
     In beam search, fairseq repeats the source for every hypothesis. This class instead processes each source
-    once, before the first step. The incremental state of fairseq holds a :class:`Decoding`.
+    once, before the first step. The keys and values cached for the source, and the decoder state, are kept as
+    a :class:`Decoding` in fairseq's incremental state.
 
-    Shapes: batch size B, T target tokens, S source tokens, width C, V tokens in the dictionary.
+    Shapes in the methods: batch size B, T target and S source tokens, width C, V dictionary entries.
 
     Args:
         cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: target dictionary.
         embed_tokens: token embedding.
         no_encoder_attn: build a decoder without cross-attention.
-        choose_attentions: function ``(cfg, options) -> factory`` that selects the attention modules.
+        choose_attentions: function ``(cfg, decoder options) -> factory`` of attention modules.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[Any, Dict[str, List[Any]]]:
         """Compute the logits [B, T, V] of the next tokens, or their features if ``features_only`` is True.
 
-        The other arguments and the dictionary that is also returned are those of :meth:`extract_features`.
+        :meth:`extract_features` describes the other arguments, and the dictionary that is also returned.
         """
         x, extra = self.extract_features(
             prev_output_tokens,
@@ -203,11 +204,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
         """Compute the decoder's memory, the cached tensors of the source that every step reads.
 
-        In training, --decoder-layerdrop skips layers. ``weights_of`` lists the layers (by index) whose
-        attention weights are needed.
+        ``encoder_out`` is None for a language model. In training, --decoder-layerdrop skips layers.
+        ``weights_of`` lists the layers (by index) whose attention weights are needed.
 
-        Return the memory, and the index in it of each hypothesis's sentence. The second result is None if
-        fairseq has not reordered the encoder's output.
+        Return the memory and, for each hypothesis, the index of its sentence in the memory. The indices are
+        None if fairseq has not reordered the encoder's output.
         """
         refuse_tracing()
         skipped: List[int] = []
@@ -236,10 +237,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         weights_of: Tuple[int, ...],
         state: Optional[DecoderState],
     ) -> Decoding:
-        """Compute the memory of the source, and create the decoding state before the first step.
+        """Compute the keys and values cached for the source, and return the initial decoding state.
 
-        ``weights_of`` lists the layers (by index) whose attention weights are needed. ``state`` is the
-        decoder state after earlier text, or None.
+        ``encoder_out`` is None for a language model. ``num_hypotheses`` is the number of hypotheses in the
+        batch, and ``weights_of`` lists the layers (by index) whose attention weights are needed. ``state`` is
+        the decoder state left by text decoded earlier, or None.
         """
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
@@ -249,15 +251,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return Decoding(memory, self.to_device(state), sentences)
 
     def continue_from(self, incremental_state: IncrementalState, state: Optional[DecoderState]) -> None:
-        """Start decoding from ``state``, the decoder state of each hypothesis after an earlier text."""
+        """Start decoding from ``state``, the decoder state left by earlier text, or None for a new text."""
         self.set_incremental_state(incremental_state, "start", state)
 
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Run the decoder on the next segment of a long text, given the state after the previous one.
+        """Run the decoder on the next segment of a long text, given the state after the previous segment.
 
-        Return the logits with a dictionary of extra outputs, and the new state.
+        ``state`` is None for the first segment. Return (logits, extra outputs) and the new state.
         """
         memory, _ = self.read_source(None)
         output, state = LunaDecoder.forward(self, tokens, memory, self.to_device(state), keep_state=True)
@@ -268,7 +270,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if a text is too long for learned positions. Others have no limit."""
+        """Raise InputError if a text is too long for learned positions. Other positions have no limit."""
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -311,7 +313,7 @@ def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -
 
 
 def build_vocabulary_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
-    """Build the linear layer that computes logits. If tied, it uses the embedding matrix as its weight."""
+    """Build the linear layer that computes logits. If tied, its weight is the embedding matrix."""
     if cfg.share_decoder_input_output_embed:
         projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)
         projection.weight = embed_tokens.weight

@@ -42,7 +42,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
             layer. If not, the final layer norm of P has no weight or bias in a sentence encoder.
         layer_repeats: number of times the stack of layers is applied, each time with the same weights.
-        choose_attentions: function ``(cfg, options) -> factory`` that selects the attention modules.
+        choose_attentions: function ``(cfg, encoder options) -> factory`` of attention modules.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def add_packed_norm(self) -> None:
         """Add a weight and a bias to the final layer norm of the packed sequence P.
 
-        A new classification head that uses P needs both. If a checkpoint lacks them, they keep their initial
-        values.
+        A new classification head that uses P needs both. Both keep their initial values if a checkpoint lacks
+        them.
         """
         norm = self.packed_layer_norm
         if norm is not None and norm.weight is None:

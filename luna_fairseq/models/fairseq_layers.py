@@ -1,7 +1,8 @@
 """Adapters between ``luna_fairseq.modules`` and fairseq.
 
-They convert fairseq's options, build fairseq's dropout, layer norm and positions, and apply torch.compile,
-activation checkpointing and sharding to layers. torch.jit and torch.export are refused with a clear message.
+The adapters convert fairseq's options, build fairseq's dropout, layer norm and positions, and apply
+torch.compile, activation checkpointing and sharding to layers. torch.jit and torch.export are refused with a
+clear message.
 """
 
 from functools import lru_cache, partial
@@ -62,7 +63,7 @@ def get_option(cfg: Any, name: str) -> Any:
 def read_options(options_class: Any, cfg: Any, **given: Any) -> Any:
     """Convert fairseq's nested TransformerConfig to an instance of ``options_class``.
 
-    The class is that of encoder or decoder options. ``given`` holds options that the configuration lacks.
+    The class is EncoderOptions or DecoderOptions. ``given`` holds options that the configuration lacks.
     """
     activation = activation_function(cfg.activation_fn)
     return options_from(options_class, partial(get_option, cfg), activation_fn=activation, **given)
@@ -100,7 +101,7 @@ class Dropout(FairseqDropout):
 
 
 def replace_dropout(model: nn.Module) -> None:
-    """Replace fairseq's dropout modules in ``model`` by :class:`Dropout`."""
+    """Replace fairseq's dropout modules in ``model`` with :class:`Dropout`."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is FairseqDropout:
@@ -108,7 +109,7 @@ def replace_dropout(model: nn.Module) -> None:
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding that the options select, or return None if they select none."""
+    """Build the position embedding that the options select, or return None if the model has no positions."""
     if options.positions == SINUSOIDAL:
         return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
     return build_torch_positions(options, padding_idx)
@@ -188,7 +189,7 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
 
 
 def _call_compiled(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Call a method of a layer. In training mode, its compiled version is called."""
+    """Call a method of a layer. In training mode, call the compiled version of the method."""
     if not layer.training:
         return getattr(type(layer), name)(layer, *inputs, **kwargs)
     # Compiled code depends on the memory layout, and the input of the first layer is a transposed view.

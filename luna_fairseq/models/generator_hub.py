@@ -1,6 +1,6 @@
 """Python interface to a trained translation or causal language model.
 
-It extends fairseq's generator hub with input checks, alignments, documents and long texts.
+The interface extends fairseq's generator hub with input checks, alignments, documents and long texts.
 """
 
 import copy
@@ -93,7 +93,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             kwargs: generation options, such as ``lenpen``.
 
         Returns:
-            A list of hypotheses per sentence, best first. For a single sentence, only its list is returned.
+            A list of hypotheses per sentence, best first. For a single sentence, only that sentence's list.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}

@@ -39,9 +39,9 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model with an interface that translates plain text.
+        """Load a trained model, and return it in a hub interface, which translates plain text.
 
-        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+        The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
         Example::
 
@@ -52,7 +52,7 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
-        """Build a model for the task from a configuration with the fields of :class:`LunaConfig`.
+        """Build a model for the task from a :class:`LunaConfig`, or from an object with the same attributes.
 
         Raises InputError if the widths, the numbers of heads or the projection length are invalid.
         """
@@ -73,7 +73,7 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return a configuration without groups as a dictionary, with defaults for absent options and None.
+    """Convert a configuration without groups to a dictionary. Options that are absent or None get defaults.
 
     Raises InputError if a numeric option is out of bounds.
     """

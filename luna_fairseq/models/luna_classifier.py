@@ -73,7 +73,7 @@ class LunaClassifier(PluginModel):
     def _freeze_unread_parameters(self) -> None:
         """Freeze the parameters of the last layer that do not affect the packed sequence P.
 
-        If the classifier reads only P, they get no gradient, which is an error in distributed training.
+        If the classifier reads only P, these parameters get no gradient, an error in distributed training.
         """
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
@@ -120,8 +120,8 @@ class LunaClassifier(PluginModel):
     def represent(self, src_tokens: Tensor, all_outputs: bool = False) -> Tensor:
         """Encode each sequence [B, T] of tokens or pixels as one vector [B, C].
 
-        Depending on the options, the vector is that of the first token, the mean of all tokens, or the mean
-        of the packed sequence P.
+        Depending on the options, the vector is the output for the first token, the mean of the outputs for
+        all tokens, or the mean of the packed sequence P.
         """
         groups = min(self.args.length_groups, len(src_tokens))
         if groups == 1 or all_outputs:
@@ -181,7 +181,7 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """Build a classifier's encoder. It embeds pixels if ``dictionary`` is None, and otherwise tokens."""
+    """Build a classifier's encoder, which embeds pixels if ``dictionary`` is None, and otherwise tokens."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:

@@ -17,7 +17,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderSizeOptions):
-    """Options that all long-sequence classifiers have. The defaults match the authors' base size."""
+    """Options of all long-sequence classifiers of this package. Defaults match the authors' base size."""
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
         None, "kind of input, which must fit the task (default: the kind of the task)", may_change=True

@@ -19,7 +19,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class TranslationOptions(LayerOptions, EncoderSizeOptions, DecoderSizeOptions):
-    """Options of fairseq's Transformer that all translation models have."""
+    """Options of fairseq's Transformer that all translation models of this package share."""
 
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")

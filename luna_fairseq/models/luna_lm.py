@@ -1,6 +1,6 @@
 """Luna causal language model (section 3.3 of the paper) and its named architectures.
 
-It is a decoder-only Luna model.
+The model is a Luna decoder without cross-attention.
 """
 
 from argparse import Namespace
@@ -50,7 +50,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return the class of the decoder. Its arguments must be those of :class:`FairseqLunaDecoder`."""
+        """Return the class of the decoder, which must take the arguments of :class:`FairseqLunaDecoder`."""
         raise NotImplementedError
 
 
@@ -75,9 +75,9 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model with an interface that continues plain text.
+        """Load a trained model, and return it in a hub interface, which continues plain text.
 
-        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+        The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
         Example::
 

@@ -18,7 +18,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
-    """Options that all causal language models have, named as in fairseq.
+    """Options shared by all causal language models of this package, named as in fairseq.
 
     The default sizes match the decoder of the base translation model.
     """

@@ -43,7 +43,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
         - ``packed_features``: packed sequence P [B, L, C] of L rows after the last layer and its layer norm
         - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
         - ``inner_states``: hidden states [T, B, C] after every layer, or None without ``return_all_hiddens``
-        - ``packed_states``: P [L, B, C] after every layer, before its layer norm; None in the same case
+        - ``packed_states``: P [L, B, C] after every layer, before its layer norm; None likewise
 
         If the keyword argument ``token_embeddings`` [B, T, C] is given, it replaces the token embeddings.
         """
@@ -96,7 +96,7 @@ class LunaMaskedLM(SentenceModel):
         bpe: Optional[str] = None,
         **kwargs: Any,
     ) -> MaskedLMHub:
-        """Load a trained model with its classification heads and its tokenizer, in evaluation mode.
+        """Load a trained model in evaluation mode, and return it in a hub interface with its tokenizer.
 
         :func:`luna_fairseq.models.generator_hub.from_pretrained` describes the arguments. The dictionary of
         a fine-tuned model is ``input0/dict.txt`` in its folder. ``bpe`` is the name of a fairseq tokenizer.
@@ -156,7 +156,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head. The classes of heads that use P are in :data:`PACKED_HEADS`, by name."""
+        """Add a classification head. A name in :data:`PACKED_HEADS` selects a head that reads P."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
             return

@@ -17,7 +17,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderSizeOptions):
-    """Options of fairseq's RoBERTa that all masked language models have.
+    """Options of fairseq's RoBERTa that all masked language models of this package share.
 
     The defaults match the base size in Table 8 of the paper.
     """

@@ -1,7 +1,7 @@
 """Python interface to a trained masked language model.
 
-It extends RoBERTa's hub interface with batches of sentences and Luna's packed sequence P. Shapes: B sentences
-of T tokens, L vectors in P, width C.
+The interface extends RoBERTa's hub interface with batches of sentences and Luna's packed sequence P. Shapes:
+B sentences of T tokens, L vectors in P, width C.
 """
 
 import logging

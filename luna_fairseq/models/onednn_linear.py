@@ -36,7 +36,10 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Copy the parameters of linear layers, or return None if oneDNN cannot multiply by copies."""
+        """Return a copy of linear layers' parameters for oneDNN, or None if oneDNN cannot be used.
+
+        The parameters must be non-empty float32 tensors on a CPU, not created in inference mode.
+        """
         for x in _parameters(layers):
             if not (x.is_cpu and x.dtype is torch.float32 and x.numel()) or x.is_inference():
                 return None
@@ -45,8 +48,8 @@ class WeightCopy:
     def can_multiply(self, x: Tensor, layers: Sequence[Any]) -> bool:
         """Return True if the copy may be used in place of the layers' weights.
 
-        x must be in float32 on a CPU, without gradients. The parameters must be unchanged since the copy was
-        made. Changes of ``parameter.data`` are not noticed.
+        x must be in float32 on a CPU, gradients must be disabled, and torch must not be capturing a graph.
+        The parameters must be unchanged since the copy was made; changes of ``parameter.data`` are missed.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():
@@ -107,12 +110,12 @@ class _HoldsCopy(nn.Module):
 class OneDnnLinear(_HoldsCopy):
     """Linear layer that holds a copy of its weight in the memory layout of oneDNN.
 
-    The constructor and :meth:`copy_weights` make the copy. If there is no usable copy, on a GPU, in half
-    precision, with gradients, or while torch captures a graph, it works like an ordinary linear layer.
-    The results are the same up to rounding.
+    The constructor and :meth:`copy_weights` make the copy. Without a usable copy, on a GPU, in half
+    precision, with gradients, or while torch captures a graph, this layer works like an ordinary linear
+    layer. The results are the same up to rounding.
 
     Args:
-        linear: layer to replace. The new layer uses its parameters.
+        linear: layer to replace. The new layer uses the parameters of ``linear``.
 
     Example:
         >>> OneDnnLinear(nn.Linear(4, 6))(torch.ones(2, 1, 4)).shape
@@ -144,8 +147,8 @@ class OneDnnLinear(_HoldsCopy):
 class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
     """Several linear layers with the same input, computed as one matrix multiplication.
 
-    The layer holds copies of their weights in the memory layout of oneDNN. Without usable copies, it calls
-    the layers one by one.
+    The weights are copied to the memory layout of oneDNN. Without usable copies, the original layers are
+    called one by one.
     """
 
     def __init__(self, layers: Sequence[nn.Module]):

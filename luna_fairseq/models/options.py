@@ -137,7 +137,7 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Option ``--causal-decay``: the decoder's causal attention gradually forgets earlier tokens."""
+    """Option ``--causal-decay``, which makes the decoder's attention gradually forget earlier tokens."""
 
     causal_decay: bool = option(
         _EXTENSION.causal_decay,
@@ -148,7 +148,7 @@ class DecayOptions(FairseqDataclass):
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Options of the decoder's cross-attention: Luna or softmax attention, look-up and diagonal prior."""
+    """Options of the decoder's cross-attention: Luna or softmax attention, look-up, and diagonal prior."""
 
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
         _EXTENSION.cross_attention,

@@ -1,8 +1,8 @@
 """Beam search for the models of this project.
 
-It returns the hypotheses and scores of fairseq's ``SequenceGenerator``, but is faster. fairseq sorts the
-tokens of all hypotheses of a sentence together. This search first finds the best tokens of each hypothesis,
-among which are the best tokens of the sentence.
+The search returns the hypotheses and scores of fairseq's ``SequenceGenerator``, but is faster. fairseq sorts
+the tokens of all hypotheses of a sentence together. This search first finds the best tokens of each
+hypothesis, among which are the best tokens of the sentence.
 
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
 log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist);
@@ -52,7 +52,7 @@ class Ensemble(EnsembleModel):
     """fairseq's ensemble of models. The output projections may be restricted to some target tokens.
 
     If ``needs_weights`` is True, attention weights over the source are returned. ``begin_from`` is a function
-    that returns the decoder state after earlier text for a number of hypotheses, or None without such text.
+    that maps the number of hypotheses to the decoder state after earlier text, or None if there is none.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class RepeatBlock(NGramRepeatBlock):
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
         """Find tokens that would repeat an n-gram of the R hypotheses ``tokens`` [R, T].
 
-        Return two vectors: hypotheses (indices of rows) and tokens. A hypothesis may occur several times.
+        Return two vectors: indices of hypotheses, and the token that each must not append. Indices may
+        repeat.
         """
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:

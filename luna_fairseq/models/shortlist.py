@@ -104,7 +104,7 @@ class Shortlist:
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the sorted target indices that may translate the source ``tokens``.
 
-        The result also contains the indices ``extra``, such as those of forced prefixes. It has at least
+        The result also contains the indices ``extra``, such as forced prefix tokens. It has at least
         ``minimum`` indices, which the search needs to fill its beam. If there are fewer, the first other
         pieces of the dictionary are added.
         """
@@ -129,7 +129,7 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
 class SelectedOutputs(nn.Module):
     """Layer that computes all outputs of another layer, and returns those with the indices ``outputs``.
 
-    It is used for a layer with hooks or of an unknown class, whose weights cannot be selected.
+    This class is used for layers with hooks or of an unknown class, whose weights cannot be selected.
     """
 
     def __init__(self, layer: nn.Module, outputs: Tensor):

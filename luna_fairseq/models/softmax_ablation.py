@@ -66,7 +66,7 @@ class SoftmaxCausalAttention(nn.Module):
         """Apply causal attention to sequences [T, B, C] or, given ``state``, to the next position [1, B, C].
 
         Return the output and the new state. The state is None unless ``state`` or ``keep_state`` is given.
-        ``memory`` and ``counts`` are ignored, because the interface is that of Luna's causal attention.
+        ``memory`` and ``counts``, which only Luna's causal attention needs, are ignored.
         """
         if state is None and not keep_state:
             future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
@@ -113,7 +113,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
 
 
 def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausalAttentions:
-    """Return a factory of softmax self-attention and of the cross-attention that ``cfg`` selects."""
+    """Return a factory that builds softmax self-attention, and the cross-attention that ``cfg`` selects."""
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
     return SoftmaxCausalAttentions(options, extension_options(cfg), target_separator(cfg), noise)
 

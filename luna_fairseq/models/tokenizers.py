@@ -97,7 +97,7 @@ class MosesText:
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Set the languages in the configuration of a Moses tokenizer to those of a task (default: English)."""
+    """Copy the languages of a task to the configuration of a Moses tokenizer, if the task has languages."""
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)
         if language and isinstance(tokenizer, DictConfig) and side in tokenizer:

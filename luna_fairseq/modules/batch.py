@@ -50,7 +50,7 @@ class Target(NamedTuple):
 class Geometry(NamedTuple):
     """Token positions, for attention modules whose weights depend on the distance between tokens.
 
-    Luna's own attention modules do not use them. Subclasses that need positions define their types.
+    Luna's own attention modules do not use positions. Subclasses that need positions define the types.
 
     Attributes:
         context: positions in the sequence that the packed sequence P attends to, computed once for all

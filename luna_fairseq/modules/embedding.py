@@ -66,10 +66,9 @@ def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
 class PackedEmbedding(nn.Module):
     """Learned packed sequence P with optional scaling, positions, layer norm and dropout.
 
-    A sentence uses at most as many rows of P as it has tokens, and the remaining rows are padding. The result
-    for a sentence therefore does not depend on the other sentences of the batch. A batch has L rows, where L
-    is ``projection_length`` or the length of the longest sentence, whichever is smaller. If ``fix_length`` is
-    True, every sentence uses all rows.
+    A batch has L rows of P, where L is ``projection_length`` or the length of the longest sentence, whichever
+    is smaller. A sentence uses at most as many rows as it has tokens, and its other rows are padding. The
+    result for a sentence therefore does not depend on the other sentences of the batch.
 
     Args:
         projection_length: number of learned rows of P.
@@ -79,10 +78,10 @@ class PackedEmbedding(nn.Module):
         positions: function ``(length, width) -> position embeddings [length, width]``, or None for no
             positions.
         layer_norm: apply a layer norm to P.
-        fix_length: use all rows for every sentence, without padding.
+        fix_length: let every sentence use all rows, so that there is no padding mask.
         zero_padding: set padded rows to zero.
-        has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
-            sentence lengths.
+        has_fixed_shape: always return all rows, but mask rows that a sentence does not use. No shape then
+            depends on the sentence lengths.
         builders: functions that build dropout and layer norm (default: torch's).
 
     Raises:

@@ -67,7 +67,7 @@ class LunaAttention(ProjectingAttention):
     result: Y_X = Attn(X, Y_P). The cost is linear in the lengths of X and of the context.
 
     Subclasses that set ``needs_geometry`` can add a bias to the logits by overriding :meth:`pack_bias` and
-    :meth:`unpack_bias`. They can cache additional keys and values, and attend to them, by overriding
+    :meth:`unpack_bias`. To cache additional keys and values and attend to them, subclasses override
     :meth:`remember` and :meth:`attend_to_rows`.
 
     Shapes: T queries X, S context tokens, L rows of P, batch size B, width C, H heads of dimension K = C / H.
@@ -220,9 +220,10 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute pack attention. Return the packed context Y_P [L, B, C] and the pack weights [B, H, L, S].
+        """Compute pack attention: the packed sequence P [L, B, C] attends to the context [S, B, C].
 
-        The weights are None if ``need_weights`` is False.
+        Return the packed context Y_P [L, B, C] and, with ``need_weights``, the pack weights [B, H, L, S],
+        else None.
         """
         H = self.num_pack_heads
         q = project_packed(self.pack_q_proj, packed, H)
@@ -405,8 +406,8 @@ class LunaAttention(ProjectingAttention):
     ) -> AttentionWeights:
         """Compute the pack and unpack attention weights, and their combined weights over the context.
 
-        The arguments are those of :meth:`forward`. The naive implementation is used, which stores all
-        weights, so this method is meant for short inputs.
+        :meth:`forward` describes the arguments. The naive implementation is used, which stores all weights,
+        so this method is meant for short inputs.
         """
         if geometry is None and self.needs_geometry:
             geometry = self.find_geometry(query, packed, context, source)
@@ -429,7 +430,7 @@ def require_pack_weights(memory: Any) -> None:
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return, by name, the constructor arguments of :class:`LunaAttention` that the options determine."""
+    """Return the constructor arguments of :class:`LunaAttention` that the options set, keyed by name."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

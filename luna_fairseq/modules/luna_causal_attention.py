@@ -278,7 +278,7 @@ class LunaCausalAttention(nn.Module):
 
 
 def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return constructor arguments of :class:`LunaCausalAttention` that the options determine, by name."""
+    """Return the constructor arguments of LunaCausalAttention that the options set, keyed by name."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

@@ -45,7 +45,7 @@ class DecoderOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class DecoderAttentions:
-    """Factory that builds the attention modules of a decoder, by default those of the Luna paper.
+    """Factory that builds the attention modules of a decoder, by default as in the Luna paper.
 
     To build other modules, a subclass overrides the methods below. If the attention weights depend on token
     positions, the subclass must also set ``needs_geometry`` and override :meth:`find_source_geometry` and
@@ -102,7 +102,7 @@ class LunaDecoder(TokenEmbedding):
     Args:
         options: decoder options.
         embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
-        attentions: factory that builds the attention modules of the layers (default: those of the paper).
+        attentions: factory that builds the attention modules of the layers (default: as in the paper).
         builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
             (default: torch's modules, and no wrapper).
         **base: constructor arguments of a second base class, if a subclass has one.

@@ -70,7 +70,7 @@ class LunaEncoder(TokenEmbedding):
     Args:
         options: encoder options.
         embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
-        attentions: factory that builds the attention modules of the layers (default: those of the paper).
+        attentions: factory that builds the attention modules of the layers (default: as in the paper).
         builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
             (default: torch's modules, and no wrapper).
         **base: constructor arguments of a second base class, if a subclass has one.

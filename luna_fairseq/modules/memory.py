@@ -60,7 +60,7 @@ def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], 
 
     ``run(function, *tensors)`` handles tensors only. An example is activation checkpointing, which would not
     pass gradients to tensors within tuples. The function is called without ``run`` if gradients are disabled,
-    or if no tensor requires one, because checkpointing would then stop the gradients of parameters too.
+    or if no tensor requires a gradient, because checkpointing would then stop parameter gradients, too.
     """
     tensors, rebuild = flatten_tensors(inputs)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -95,7 +95,7 @@ class ReadWeights(NamedTuple):
     Attributes:
         rows: weights [B, H, T, L] over the L rows of P, or None if the queries do not attend to P.
         tokens: weights [B, H, T, S] over the S tokens of the context, to which queries attend directly. None
-            if they attend only to P.
+            if queries attend only to P.
     """
 
     rows: Optional[Tensor]

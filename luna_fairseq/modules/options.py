@@ -16,7 +16,7 @@ LEARNED, SINUSOIDAL, NO_POSITIONS = POSITIONS = ("learned", "sinusoidal", "none"
 
 @dataclass(frozen=True)
 class StackOptions:
-    """Options that the encoder and the decoder have in common.
+    """Options shared by the encoder and the decoder.
 
     Attributes:
         embed_dim: model width C.
@@ -68,7 +68,7 @@ class StackOptions:
 
 @dataclass(frozen=True)
 class EncoderOptions(StackOptions):
-    """Encoder options, in addition to those of :class:`StackOptions`.
+    """Encoder options, in addition to the options of :class:`StackOptions`.
 
     P is the packed sequence, which has ``projection_length`` rows.
 
@@ -103,7 +103,7 @@ class EncoderOptions(StackOptions):
 
 @dataclass(frozen=True)
 class DecoderOptions(StackOptions):
-    """Decoder options, in addition to those of :class:`StackOptions`.
+    """Decoder options, in addition to the options of :class:`StackOptions`.
 
     Attributes:
         has_encoder: build cross-attention to an encoder. Otherwise the decoder is a language model with a

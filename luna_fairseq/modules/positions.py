@@ -65,8 +65,8 @@ class LearnedPositions(nn.Embedding):
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return the embeddings [B, T, C] of positions [B, T].
 
-        ``end`` is the length of the longest sequence in the batch, including padding. Raise InputError if it
-        exceeds ``max_positions``.
+        ``end`` is the length of the longest sequence in the batch, including padding. Raise InputError if
+        ``end`` exceeds ``max_positions``.
         """
         if end > self.max_positions:
             raise InputError(

@@ -7,9 +7,9 @@ Attention multiplies rows r of the packed sequence P by projected tokens W x. Be
 are said to absorb the projection. The value and output projections are absorbed in the same way. The results
 match projected tokens up to rounding.
 
-For S tokens of width C, a projection costs S C^2 multiplications. If L rows of H heads absorb it, it costs L
-C^2 multiplications. The products with the tokens then cost H L S C multiplications in place of L S C, because
-the rows of each head are C wide.
+For S tokens of width C, a projection costs S C^2 multiplications. If L rows of H heads absorb the projection,
+it costs L C^2 multiplications. The products with the tokens then cost H L S C multiplications in place of L S
+C, because the rows of each head are C wide.
 
 Shapes: batch size B, H heads of width K = C / H, L rows of P, S context tokens, T positions of X.
 """
@@ -36,12 +36,12 @@ class HeadProjection(NamedTuple):
 
 
 def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split the weight [H * K, C] and bias [H * K] of an input projection into heads, as views."""
+    """Split an input projection's weight [H * K, C] and bias [H * K] into views [H, K, C] and [H, K]."""
     return HeadProjection(weight.unflatten(0, (num_heads, -1)), bias.unflatten(0, (num_heads, -1)))
 
 
 def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split an output projection's weight [C, H * K] into heads, as a view. The bias [C] is not split."""
+    """Split an output projection's weight [C, H * K] into heads [H, K, C], as a view. The bias stays [C]."""
     return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
@@ -57,9 +57,9 @@ def has_hooks(layer: nn.Module) -> bool:
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
-    """Return True if calling the layer computes ``weight x + bias`` and nothing else.
+    """Return True if calling the layer computes ``W x + b`` (or ``W x`` without a bias) and nothing else.
 
-    A class other than ``nn.Linear`` must set ``computes_plain_linear`` itself. It is not inherited.
+    A class other than ``nn.Linear`` must itself set ``computes_plain_linear``, which is not inherited.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
@@ -73,7 +73,7 @@ def can_absorb(projection: nn.Module) -> bool:
 def should_absorb(rows: Tensor, tokens: Tensor, projections: Sequence[nn.Module], products: int = 2) -> bool:
     """Return True if multiplying the rows by W^T is faster than projecting the tokens, and saves memory.
 
-    The result depends on the shapes. It is False on a GPU, while torch captures a graph, for half precision,
+    The result depends on the shapes. Return False on a GPU, while torch captures a graph, for half precision,
     if rows and tokens differ in dtype, and if a projection is not a plain linear layer with a bias. Only CPUs
     were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward, torch 2.13).
 
@@ -255,7 +255,7 @@ PACK_FORMS = FormTable(
 def should_prepare(key: Tensor, projections: Sequence[nn.Module]) -> bool:
     """Return True if multiplying keys and values by the two projections in advance makes decoding faster.
 
-    The projections are those of the queries and of the output of unpack attention, which must be plain linear
+    The projections are the query and output projections of unpack attention, which must be plain linear
     layers. The keys are [B, H, L, K] for B sources. The products must be at most half as large as the two
     matrices, so that a decoding step reads less memory. The result is False on a GPU and while torch captures
     a graph. If an implementation is forced by name, only the type of the layers is checked.

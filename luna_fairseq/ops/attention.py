@@ -98,7 +98,7 @@ def naive_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention naively, and also return the weights [B, H, T, S] before dropout.
 
-    The arguments and their shapes are those of :func:`luna_attention`.
+    :func:`luna_attention` describes the arguments and their shapes.
 
     Example:
         >>> import torch
@@ -173,10 +173,11 @@ def luna_attention(
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     """Return True if plain matrix products are faster than torch's fused attention.
 
-    They are faster on a CPU, in float32 or float64, for at most 64 keys (with a bias, at most 64 queries or
-    keys). The fused CPU kernel works on blocks of hundreds of keys, and does not support gradients through a
-    bias. With 16 keys, 1,000 queries and 1 to 32 examples, it reached 0.4 to 0.8 times the speed of plain
-    products (forward and backward, 8 heads of width 64, 2 threads, torch 2.13).
+    Plain products are faster on a CPU, in float32 or float64, for at most 64 keys or, with a bias, if there
+    are at most 64 queries or at most 64 keys. The fused CPU kernel works on blocks of hundreds of keys, and
+    does not support gradients through a bias. With 16 keys, 1,000 queries and 1 to 32 examples, the fused
+    kernel reached 0.4 to 0.8 times the speed of plain products (forward and backward, 8 heads of width 64, 2
+    threads, torch 2.13).
     """
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -212,6 +213,6 @@ def is_recording_graph(predicate: str = "is_compiling") -> bool:
 def is_eager_on_cpu(x: Tensor) -> bool:
     """Return True if x is in float32 or float64 on a CPU and torch runs eagerly.
 
-    The implementations for CPUs were benchmarked in this case only.
+    The implementations for CPUs were benchmarked only in this case.
     """
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not is_recording_graph()

@@ -51,8 +51,8 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: floa
 class GlobalKeys(NamedTuple):
     """Keys and values [B, H, m, K] that every position attends to, in addition to those in its window.
 
-    The mask broadcasts to [B, 1, T, m]. It is True if a query must not attend to the key, for example because
-    its window already contains the key.
+    The mask broadcasts to [B, 1, T, m]. The mask is True if a query must not attend to the key, for example
+    because its window contains the key.
     """
 
     k: Tensor
@@ -124,11 +124,11 @@ def make_window_mask(
 def partial_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention to a subset of the keys, and also return the log-sum-exp of the logits.
+    """Return softmax attention to a subset of the keys, and the log-sum-exp of the logits.
 
     The queries q [..., T, K] are already scaled. mask and bias broadcast to the logits [..., T, S] of S keys.
-    The mask is True at keys outside the subset. Return the output [..., T, K], and the log-sum-exp
-    [..., T, 1], in float32 or float64. :func:`merge_parts` merges the outputs for several subsets.
+    The mask is True at keys outside the subset. The output is [..., T, K], and the log-sum-exp [..., T, 1].
+    Both are in float32 or float64. :func:`merge_parts` merges the outputs for several subsets.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

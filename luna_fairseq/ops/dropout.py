@@ -17,7 +17,7 @@ STEPS = 1 << 16  # number of values of 16 random bits
 def dropout(x: Tensor, probability: float) -> Tensor:
     """Set elements to zero with the given probability, and divide the others by 1 - probability.
 
-    On a CPU, the probability is rounded to a multiple of 2^-16. Masks depend on torch's random seed only.
+    On a CPU, the probability is rounded to a multiple of 2^-16. Masks depend only on torch's random seed.
 
     Example:
         >>> import torch

@@ -110,7 +110,7 @@ class Apollo(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Add a parameter group. It may override any option of the optimizer.
+        """Add a parameter group, which may override any option of the optimizer.
 
         If a hyperparameter is out of range, or a parameter is not a real floating-point tensor, the group is
         not added.

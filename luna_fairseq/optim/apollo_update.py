@@ -1,8 +1,8 @@
 """Apollo update for one tensor and for a list of tensors.
 
 The formulas are given in apollo.py. All functions update parameters and state in place, and leave gradients
-unchanged. All tensors of a call have the same floating-point dtype, device and step count. A ``group`` holds
-the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name, and ``step`` counts the updates from 1.
+unchanged. All tensors of a call have the same floating-point dtype, device and step count. A ``group`` maps
+names of :class:`~luna_fairseq.optim.apollo.Apollo`'s options to values, and ``step`` counts from 1.
 """
 
 import math

@@ -122,9 +122,9 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state. Hyperparameters other than the learning rate are those of this run.
+        """Load the optimizer state, but keep this run's hyperparameters, except for the learning rate.
 
-        fairseq itself would use the hyperparameters in the checkpoint.
+        fairseq itself would take all hyperparameters from the checkpoint.
         """
         try:
             super().load_state_dict(state_dict, optimizer_overrides)

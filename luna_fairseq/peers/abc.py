@@ -55,7 +55,8 @@ class BoundedMemoryAttention(PeerAttention):
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
         """Compute the attention weights of memory slots, which hold weighted sums of keys and values.
 
-        The products of queries and summed keys (``logits``) and ``total`` weights written are [B, H, T, n].
+        ``logits`` [B, H, T, n] are the products of queries and key sums for n slots. ``total`` [B, H, T, n]
+        are the sums of the weights with which tokens were added to the slots.
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
@@ -117,7 +118,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return each slot's means of keys and of values, [B, H, n, K], with weights alpha [B, H, T, n]."""
+    """Return the means of keys and of values in n slots, [B, H, n, K], weighted by alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

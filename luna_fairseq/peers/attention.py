@@ -63,9 +63,9 @@ class PeerAttention(ProjectingAttention):
         embed_dim: width of queries, keys, values and output.
         num_heads: number of heads; must divide ``embed_dim``.
         form: "bidirectional", "causal" or "cross"; must be in ``forms``.
-        options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        options: a :class:`luna_fairseq.peers.PeerOptions`, or an object with the same attributes.
         max_positions: maximum sequence length, for attention mechanisms whose parameters depend on it.
-        dropout: dropout probability of attention weights. It is ignored if no weights are computed.
+        dropout: dropout probability of attention weights, ignored if no weights are computed.
         q_noise: fairseq's quantization noise on the projections. 0 means no noise.
         qn_block_size: block size of the quantization noise.
 
@@ -145,7 +145,7 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute the tensors [B, ...] that all decoding steps share for a context, as a dictionary.
+        """Compute a dictionary of the tensors [B, ...] that all decoding steps for a context share.
 
         ``parts`` are the tensors that :meth:`project_context` returns.
         """
@@ -215,13 +215,13 @@ class PeerAttention(ProjectingAttention):
         """Compute attention for a batch of sequences, with the arguments of fairseq's MultiheadAttention.
 
         The query [T, B, C] has only the new positions if ``incremental_state`` is given. ``key`` is the
-        context [S, B, C] of cross-attention. It is ignored in self-attention, and if ``incremental_state``
-        already stores the context. ``key_padding_mask`` is a mask [B, S], or a tuple of this mask and the
-        target places of a diagonal prior (:func:`split_target_places`). ``value``, ``static_kv`` and
-        ``attn_mask`` are ignored.
+        context [S, B, C] of cross-attention. ``key`` is ignored in self-attention, and if
+        ``incremental_state`` already stores the context. ``key_padding_mask`` is a mask [B, S], or a tuple of
+        this mask and the target places of a diagonal prior (:func:`split_target_places`). ``value``,
+        ``static_kv`` and ``attn_mask`` are ignored.
 
         Return the output [T, B, C] and the attention weights. The weights are [B, T, S], or [H, B, T, S] with
-        ``need_head_weights``. They are None if they are not needed or not available.
+        ``need_head_weights``. They are None if they are not requested or not available.
         """
         weights: Optional[Tensor] = None
         padding_mask, target = split_target_places(key_padding_mask)
@@ -248,8 +248,8 @@ class PeerAttention(ProjectingAttention):
         """Compute the attention weights [B, H, T, S] of each head, in quadratic time and memory.
 
         If the mechanism computes no weight matrix, the values are replaced with the rows of the identity
-        matrix, so that the output is the weight matrix. Raises InputError if the output is no weighted sum of
-        values.
+        matrix, so that the output is the weight matrix. Raise InputError if the output is not a weighted sum
+        of the values.
         """
         if not self.has_value_weights:
             raise InputError(
@@ -331,7 +331,7 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
 def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = None) -> Optional[Tensor]:
     """Combine a padding mask [B, S] with a mask [..., T, S] of query-key pairs.
 
-    The result broadcasts to [B, H, T, S]. It is True where either mask is True, and None if both are None.
+    The result broadcasts to [B, H, T, S], True where either mask is True, or is None if both are None.
     """
     if padding_mask is None:
         return pair_mask

@@ -33,7 +33,7 @@ class BigBirdAttention(PeerAttention):
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
         """Return fixed random scores [blocks, blocks] for all pairs of a query block and a key block.
 
-        A query block attends to the key blocks with the highest scores, which do not depend on ``blocks``.
+        A query block attends to the key blocks with the highest scores. Scores do not depend on ``blocks``.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))

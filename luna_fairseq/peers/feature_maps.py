@@ -38,9 +38,9 @@ class Keys(NamedTuple):
 class FeatureMapAttention(PeerAttention):
     """Base class for linear-time attention with a feature map phi in place of the softmax.
 
-    The weight of a key k for a query q is proportional to phi(q) . phi(k). ``extra`` are additional projected
-    tensors that a subclass needs, such as gate logits. Attention dropout has no effect, because the weights
-    are never computed.
+    The weight of a key k for a query q is proportional to phi(q) . phi(k). In the methods, ``extra`` are
+    additional projected tensors that a subclass needs, such as gate logits. Attention dropout has no effect,
+    because the weights are never computed.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
@@ -61,8 +61,8 @@ class FeatureMapAttention(PeerAttention):
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Return the value to which the sum of the weights is clamped from below before division.
 
-        By default, it is a tiny constant. ``total`` is the number of keys [B, 1, 1, 1] or, in causal
-        attention, the result of :meth:`weight_totals`.
+        The default is a tiny constant. ``total`` is the number of keys [B, 1, 1, 1] or, in causal attention,
+        the result of :meth:`weight_totals`.
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -91,9 +91,9 @@ class FeatureMapAttention(PeerAttention):
         """Compute causal attention for T new positions, given the sums over the keys of earlier positions.
 
         ``parts`` are the queries, keys, values and extra tensors of the new positions. The state holds
-        ``sums`` and, if they are used, the ``log_scale`` of :class:`Keys` and the ``total`` of
-        :meth:`weight_totals`. If old and new features were divided by different numbers, both are rescaled to
-        the larger divisor. Return the output [B, H, T, K] and the new state.
+        ``sums`` and, if used, the ``log_scale`` of :class:`Keys` and the ``total`` of :meth:`weight_totals`.
+        If old and new features were divided by different numbers, both are rescaled to the larger divisor.
+        Return the output [B, H, T, K] and the new state.
         """
         q, k, v, *extra = parts
         state = state or {}
@@ -123,16 +123,17 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Return the sums over all keys, and the number of keys, for :meth:`_weighted_mean`.
+        """Return the sums over all keys, and the number of keys, as a dictionary for :meth:`_weighted_mean`.
 
-        The sums of products of M features and values are [B, H, M, K + 1]. Padding is not counted.
+        ``sums`` [B, H, M, K + 1] holds the products of M features and values and, in the last column, the sum
+        of the features. ``total`` [B, 1, 1, 1] is the number of keys without padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Compute the output [B, H, T, K] for queries q from the ``sums`` and the ``total`` over all keys."""
+        """Return the mean of the values [B, H, T, K], weighted by kernel attention, given the key sums."""
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:

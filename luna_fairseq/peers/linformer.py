@@ -67,7 +67,7 @@ class LinformerAttention(PeerAttention):
     ) -> Tensor:
         """Compute softmax(q (E keys)^T / sqrt(K)) (F values) directly, without dropout.
 
-        E and F are the matrices that project keys and values along the length.
+        E and F project keys and values along the length. The result is [B, H, T, K] for head width K.
         """
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)

@@ -19,8 +19,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer (Beltagy et al., 2020): sliding-window attention, and global attention of the first tokens.
 
-    ``global_parts`` are queries, keys and values from the separate projections of the global tokens. They are
-    empty if there are no global tokens.
+    ``global_parts`` holds queries, keys and values from the separate projections of the global tokens, and is
+    empty without global tokens.
     """
 
     name = "longformer"

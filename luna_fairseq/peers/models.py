@@ -51,7 +51,7 @@ class PeerTransformer(EncoderDecoder):
     """fairseq's Transformer for translation, with the attention mechanisms selected by the options.
 
     ``--attention``, ``--decoder-attention`` and ``--cross-attention`` name mechanisms such as "linear". With
-    softmax attention, the parameters and outputs equal those of fairseq's Transformer.
+    softmax attention, the parameters and outputs are the same as in fairseq's Transformer.
 
     Example:
         >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
@@ -131,7 +131,7 @@ class PeerRoberta(SentenceModel):
 class PeerClassifier(LunaClassifier):
     """Classifier for Long Range Arena, with the attention mechanism selected by ``--attention``.
 
-    Only the attention differs from the Transformer ``transformer_lra_<task>``.
+    Except for the attention, the model is the Transformer ``transformer_lra_<task>``.
     """
 
     @classmethod

@@ -27,8 +27,8 @@ LOCAL = ("none", "monotonic", "predictive")
 class DotScore(nn.Module):
     """Attention score ``s . h``, the dot product of decoder state s and encoder state h.
 
-    This is the base class of the other scores. The maximum source length ``longest`` is used only by
-    :class:`LocationScore`.
+    The other scores derive from this class. Only :class:`LocationScore` uses ``longest``, the maximum source
+    length.
     """
 
     needs_equal_widths = True
@@ -79,7 +79,7 @@ class ConcatScore(GeneralScore):
 class LocationScore(DotScore):
     """Location-based score ``(W s)_i`` for source position i and decoder state s, with a learned matrix W.
 
-    The score depends on the position of a source token only, not on its encoder state.
+    The score depends only on the position of the source token, not on its encoder state.
     """
 
     needs_equal_widths = False
@@ -209,7 +209,7 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the center of each decoder state's window in a source with ``lengths`` [B, 1, 1] tokens."""
+        """Compute window centres [B, T, 1] of decoder states, for sources of ``lengths`` [B, 1, 1] tokens."""
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

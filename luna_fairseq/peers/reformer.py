@@ -65,7 +65,7 @@ class ReformerAttention(PeerAttention):
     def visible_mask(self, distance: Tensor) -> Tensor:
         """Return a mask, True at keys at most ``chunk`` positions from the query and, if causal, not later.
 
-        ``distance`` is the position of the key minus that of the query, counted within their bucket.
+        ``distance`` is the key's position minus the query's position, counted within their bucket.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 

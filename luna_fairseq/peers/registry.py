@@ -53,7 +53,7 @@ def build_attention(
         embed_dim: width of queries, keys, values and output.
         num_heads: number of heads.
         form: "bidirectional", "causal" or "cross".
-        options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        options: a :class:`luna_fairseq.peers.PeerOptions`, or an object with the same attributes.
         kwargs: additional arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Raises:

@@ -84,7 +84,7 @@ class RandomFeatureAttention(FeatureMapAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the normalizer of the attention at each position, if every query-key product were 1.
+        """Compute the attention's normalizer at each position, assuming that every query-key product is 1.
 
         Without a gate, the normalizer is the number of tokens up to the position, [B, 1, T, 1]. With a gate,
         it is the sum of the decayed weights, [B, H, T, 1]. Return a tuple with the normalizer.

@@ -215,7 +215,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return state
 
     def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
-        """Run the recurrent layers on inputs [B, T, input width], and update ``state`` in place."""
+        """Return the recurrent layers' outputs for inputs [B, T, width], and update ``state`` in place."""
         before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
         states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
         for i, part in enumerate(state_tensors(after)):
@@ -223,11 +223,11 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
-        """Compute the features of positions with embeddings x [B, T, width], and update ``state`` in place.
+        """Return the features before the output projection, and the attention weights, for T positions.
 
-        ``attend`` is a function ``(queries, position of the first query) -> (contexts, weights)``, and
-        ``position`` the index of the first position. Return the features and the attention weights. T must be
-        1 if the context is an input of the recurrent cell.
+        x [B, T, width] holds the embeddings of the positions, and ``position`` is the index of the first
+        position. ``attend`` is a function ``(queries, position of the first query) -> (contexts,
+        weights)``. ``state`` is updated in place. T must be 1 if the context enters the recurrent cell.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)

@@ -59,7 +59,7 @@ class SynthesizerAttention(PeerAttention):
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
         """Compute the attention logits [B, H, T, T], or [H, T, T] if they do not depend on the input.
 
-        Otherwise, ``hidden`` is the hidden layer [B, H, T, K] computed from the input.
+        ``hidden``, if used, is the hidden layer [B, H, T, K] computed from the input.
         """
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":

@@ -26,9 +26,9 @@ class AttentionMaps(Mapping):
     - ``pack`` [H, L, S]: weights of pack attention, from each of the L vectors of the packed sequence P to
       each of the S context tokens. In causal attention, these are positive numbers that do not sum to 1.
     - ``unpack`` [H, T, L]: weights of unpack attention, from each of the T query tokens to each vector of P.
-    - ``read`` [H, T, S]: resulting weights from each query token to each context token. They are the product
-      of the unpack weights and the pack weights, averaged over the pack heads. Causal attention takes the
-      causal (decayed) mean over the positions. Attention modules without P have only this map.
+    - ``read`` [H, T, S]: resulting weights from each query token to each context token, the product of the
+      unpack weights and the pack weights, averaged over the pack heads. Causal attention takes the causal
+      (decayed) mean over the positions. Attention modules without P have only this map.
 
     H is the number of heads.
 
@@ -102,7 +102,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
         hub: hub interface from ``from_pretrained`` of a model of luna_fairseq or fairseq, or a
             :class:`~luna_fairseq.report.loading.Classifier`.
         text: one line of plain text, at most 512 tokens.
-        target: translation to align with the text (default: the model's own).
+        target: translation to show with the text (default: the model's own translation).
         beam: beam size for the translation.
 
     Raises:
@@ -131,7 +131,10 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
 
 
 def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
-    """Return a translation model's attention maps while it scores ``target``, or its own translation."""
+    """Return a translation model's attention maps for the source ``tokens``, encoded from ``text``.
+
+    The target is ``target`` or, if that is None, the model's own translation.
+    """
     translation = _encode_or_translate(hub, tokens, target, beam)
     decoder_input = _shift_right(translation)
     with record_attention(hub.models[0]) as records:
@@ -151,7 +154,7 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
 
 def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
-    """Return the attention maps of a causal language model while it scores a text."""
+    """Return the attention maps of a causal language model for ``tokens``, which encode ``text``."""
     decoder_input = _shift_right(tokens)
     with record_attention(hub.models[0]) as records:
         hub.models[0](decoder_input.unsqueeze(0).to(hub.device))

@@ -94,7 +94,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
 
 
 def _load_state(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint file on the CPU. Raise InputError if it is missing, damaged or no checkpoint."""
+    """Load a checkpoint file on the CPU. Raise InputError if it is missing, damaged or not a checkpoint."""
     try:
         return checkpoint_utils.load_checkpoint_to_cpu(str(path))
     except InputError:

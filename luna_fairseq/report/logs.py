@@ -114,10 +114,10 @@ def read_logs(paths: Sequence[Path]) -> Log:
 class _LineFormat:
     """Parser of log lines that all have the same columns in the same layout.
 
-    A regular expression built from the first such line is much faster than splitting every line.
+    A regular expression built from the first line is much faster than splitting every line.
 
     Args:
-        table_name: name of the lines' table, such as "valid". In JSON, a prefix of the columns overrides it.
+        table_name: name of the lines' table, such as "valid". In JSON, a column prefix overrides it.
         head_names: names of the values before the statistics, such as "epoch".
         statistics: statistics of the first line, such as "loss 3.2 | num_updates 40".
     """
@@ -274,7 +274,7 @@ def _concatenate(tables: List[Table]) -> Table:
 def _drop_repeated_updates(table: Table) -> Table:
     """Keep only the last line of each update, because a resumed run may repeat updates.
 
-    Of lines with the updates [1, 2, 3, 2, 3], the first, fourth and fifth remain.
+    For example, the first, fourth and fifth of five lines with the updates [1, 2, 3, 2, 3] remain.
     """
     updates = table[UPDATES]
     smallest_later_update = np.minimum.accumulate(np.append(updates, np.inf)[::-1])[::-1][1:]

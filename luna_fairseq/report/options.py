@@ -107,7 +107,7 @@ def architecture(options: Optional[Options]) -> str:
 
 
 def hydra_options(folder: Path) -> Optional[Options]:
-    """Read the options in a run's ``.hydra/config.yaml``, or return None if it is missing or damaged."""
+    """Read the options in a run's ``.hydra/config.yaml``. Return None if the file is missing or damaged."""
     from omegaconf import OmegaConf
 
     path = folder / ".hydra" / "config.yaml"
@@ -122,7 +122,7 @@ def hydra_options(folder: Path) -> Optional[Options]:
 def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
     """Return the options whose values differ between runs, with the value in each run.
 
-    The value is "-" if the run does not have the option, and "not known" if its options are unknown.
+    The value is "-" if the run does not have the option, and "not known" if the run's options are unknown.
 
     Example:
         >>> first, second = {"common.seed": 1, "common.fp16": True}, {"common.seed": 2, "common.fp16": True}

@@ -26,7 +26,7 @@ NOTEBOOK_HEIGHT = 720  # pixels
 
 @dataclass(frozen=True)
 class Page:
-    """Complete HTML page as text. Jupyter notebooks display it in a frame."""
+    """Complete HTML page as text, which Jupyter notebooks display in a frame."""
 
     text: str
 

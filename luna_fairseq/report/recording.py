@@ -1,8 +1,8 @@
 """Recording of the attention weights of a model while it runs.
 
-Each attention module reports the arguments of its forward calls, from which its weights are then computed.
-This package's attention modules have a callback for this purpose, the attribute ``watcher``. For fairseq's
-attention, a forward pre-hook is used.
+Each attention module reports the arguments of its forward calls. The weights are computed from these
+arguments. This package's attention modules have a callback for this purpose, the attribute ``watcher``. For
+fairseq's attention, a forward pre-hook is used.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class _CallRecorder:
     def record_luna(self, attention: LunaAttention, **call: Any) -> None:
         """Record the weights of Luna attention, which reports its arguments in two calls.
 
-        The arguments of pack attention are reported when the source is read, those of unpack attention when
-        the target is computed.
+        The arguments of pack attention are reported when the source is read, and the arguments of unpack
+        attention when the target is computed.
         """
         if self.computes_weights:
             return
@@ -169,7 +169,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_weight_function(module: nn.Module) -> Optional[WeightFunction]:
-    """Return the function that computes the attention weights of a module, or None if there is none."""
+    """Return the function that computes a module's attention weights, or None for other modules."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, compute_weights in _WEIGHT_FUNCTIONS.items():

@@ -105,7 +105,7 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 
 
 def _default_name(path: Path) -> str:
-    """Return the last part of a path, or its parent's name if that part is generic, such as "checkpoints"."""
+    """Return the last part of a path, or the parent's name if that part is generic, such as "checkpoints"."""
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem

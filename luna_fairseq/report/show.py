@@ -89,7 +89,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """Build an HTML page that shows the attention maps of several texts. ``page.write(file)`` saves it.
+    """Build an HTML page that shows the attention maps of several texts. ``page.write(file)`` saves the page.
 
     ``path`` is the path of the checkpoint, shown below the heading.
     """

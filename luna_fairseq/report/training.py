@@ -165,7 +165,7 @@ def _describe_score(score: Dict[str, Any]) -> str:
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Read a run's translations from the folder ``results``. The result is empty if there are none.
+    """Read a run's translations from the folder ``results``. The result is empty if the folder has none.
 
     If ``results`` is None, the folder of the run and its subfolders are searched.
     """

@@ -49,9 +49,9 @@ class Translations:
 def read_translations(folder: Path, language: Optional[str] = None) -> Translations:
     """Read a run's translations and scores from the files of luna-evaluate or fairseq-generate.
 
-    If there are scores, the scored translation is read. Otherwise, it is the newest translation of the test
-    set or, if there is none, of the validation set. If no score names a tokenizer of BLEU, the target
-    language ``language`` determines the tokenizer.
+    The scored translation is read if there are scores, otherwise the newest translation of the test set or,
+    if there is none, of the validation set. If no score names a tokenizer of BLEU, the target language
+    ``language`` determines the tokenizer.
     """
     translations = Translations()
     notes = []
@@ -104,8 +104,8 @@ def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, 
     """Choose evenly spaced test set sentences, and score the translations of all runs.
 
     Each sample has the entries ``source``, ``reference`` and ``runs``. The list ``runs`` has one pair
-    ``[hypothesis, chrF]`` per run, or None for a run that did not translate the sentence. Samples are sorted
-    by decreasing difference in chrF between the runs or, with a single run, by increasing chrF.
+    ``[hypothesis, chrF]`` per run. A run that did not translate the sentence has None. Samples are sorted by
+    decreasing difference in chrF between the runs or, with a single run, by increasing chrF.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}

@@ -126,8 +126,8 @@ class StreamIterator(EpochBatchIterator):
 
     The model state is the recurrent state of each stream after the previous segment. Checkpoints store it, so
     that a resumed run continues within the text. With several processes, only the first process writes
-    checkpoints, and it does not have the states of the others. A resumed run then starts every stream with an
-    empty state.
+    checkpoints, and this process does not have the states of the others. A resumed run then starts every
+    stream with an empty state.
     """
 
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
@@ -149,7 +149,7 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Yield the batches, after adding the model state to their ``net_input`` as the entry ``stream``."""
+        """Yield the batches with the model state added to their ``net_input`` under the key "stream"."""
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch

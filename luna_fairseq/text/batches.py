@@ -18,10 +18,10 @@ WAITING_PER_WORKER = 3
 def map_batches(
     function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int, batch: int = BATCH
 ) -> Iterator[Any]:
-    """Apply a function to batches of items, in this process or, if ``workers`` > 1, in several.
+    """Apply a function to batches of items, and yield the results in the order of the items.
 
-    ``function`` maps a list to a list of the same length, and must be picklable for several processes. Only a
-    few batches are in memory at a time. Yield the results in the order of the items.
+    ``function`` maps a list to a list of the same length. If ``workers`` > 1, the function must be picklable,
+    and runs in this number of processes. Only a few batches are in memory at a time.
     """
     items = iter(items)
     batches = iter(lambda: list(islice(items, batch)), [])
@@ -33,7 +33,7 @@ def map_batches(
 def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
-    """Apply a function to batches in a pool of processes, and yield the results in the order of batches."""
+    """Apply a function to batches in a pool of processes, and yield the results in order."""
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()
         try:

@@ -95,8 +95,8 @@ def cut_documents(
 ) -> Iterator[DocumentPiece]:
     """Divide documents at sentence boundaries into pieces of as many sentences as the token limit allows.
 
-    ``documents`` holds the number of sentences in each document. ``sentences`` yields the lengths of each
-    sentence in tokens, one per side that the limit applies to. A piece has at most ``limit`` tokens,
+    ``documents`` holds the number of sentences in each document. ``sentences`` yields a tuple per sentence:
+    its length in tokens on each side that the limit applies to. A piece has at most ``limit`` tokens,
     including separators. A longer sentence becomes a piece of its own.
 
     Example:
@@ -121,7 +121,7 @@ def cut_documents(
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
-    """Divide encoded documents into document pieces, and yield each with source and target token IDs.
+    """Divide encoded documents into document pieces, and yield (piece, [source token IDs, target token IDs]).
 
     ``documents`` holds the number of sentences in each document. A piece has at most ``limit`` tokens.
 

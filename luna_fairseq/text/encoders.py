@@ -28,7 +28,7 @@ WORDS = 100_000  # number of words whose pieces are cached
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_percent: float) -> None:
     """Raise InputError if more than ``max_percent`` of the tokens of a text are not in the dictionary.
 
-    ``unknown`` and ``tokens`` map each text's name to its numbers of unknown tokens and of all tokens.
+    ``unknown`` and ``tokens`` map the name of each text to the numbers of unknown tokens and of all tokens.
     """
     for name, number in unknown.items():
         if number > max_percent / 100 * tokens[name]:
@@ -39,7 +39,7 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_per
 
 
 def describe_unknown(unknown: int, tokens: int) -> str:
-    """Format a number of unknown tokens, such as "3 of 1,200 tokens unknown (0.25 %)"."""
+    """Format the number of unknown tokens, such as "3 of 1,200 tokens unknown (0.25 %)"."""
     return f"{unknown:,} of {tokens:,} tokens unknown ({100 * unknown / max(tokens, 1):.2g} %)"
 
 
@@ -94,10 +94,10 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
 def write_texts(
     texts: Sequence[Tuple[str, EncodedText, Path, Dictionary]], encoder: Encoder, max_unknown: float = 100.0
 ) -> Dict[str, Counter]:
-    """Write encoded texts in fairseq's binary format, and return the number of their tokens.
+    """Write encoded texts in fairseq's binary format, and return the token counts of each text.
 
     Each item of ``texts`` is a tuple (name, text, path without suffix, dictionary). Parts of a text have the
-    same name. Return the counters "tokens", "unknown" and "longest" (tokens in the longest line) by name.
+    same name. Return the counters "tokens", "unknown" and "longest" (tokens in the longest line) per name.
 
     Raises InputError if more than ``max_unknown`` percent of the tokens are unknown.
     """

@@ -98,7 +98,7 @@ class EncodedText:
             yield lengths
 
     def _read_sentences(self) -> Iterator[Encoded]:
-        """Yield tuples of concatenated subword IDs and sentence lengths, for up to 65,536 sentences each."""
+        """Yield pairs of concatenated subword IDs and sentence lengths, each for up to 65,536 sentences."""
         self._ids.seek(0)
         for lengths in self._read_lengths():
             yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
@@ -113,7 +113,7 @@ class EncodedText:
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
     """Context manager that yields an empty :class:`EncodedText` for each name, keyed by name.
 
-    The scratch files of the texts are in ``folder`` and are deleted at exit.
+    The scratch files of the texts are in ``folder``, and are deleted when the context ends.
     """
     with scratch_folder(folder), ExitStack() as stack:
         texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}

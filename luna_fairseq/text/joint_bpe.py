@@ -29,7 +29,7 @@ _SENTENCEPIECE_SYMBOLS = re.compile("(<unk|<s|</s)>")
 def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
     """Learn a byte-pair encoding from plain text with sentencepiece, and return the contents of a model file.
 
-    The encoding covers all characters and does not normalize them, except that runs of whitespace are
+    The encoding covers all characters and does not normalize text, except that runs of whitespace are
     collapsed into one space. Decoding therefore restores the text except for whitespace. ``vocab_size``
     includes sentencepiece's three special symbols.
     """

@@ -20,9 +20,9 @@ class LengthFilter:
     max_ratio: Optional[float] = None
 
     def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
-        """Return a mask [B], True for pairs that pass, given the lengths [B] of their two sides.
+        """Return a mask [B], True for pairs that pass, given the lengths [B] of the two sides.
 
-        Pairs with an empty side never pass. ``dropped``, the dropped pairs by reason, is updated in place.
+        Pairs with an empty side never pass. ``dropped`` counts dropped pairs by reason, updated in place.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         mask = np.ones(len(source), dtype=bool)

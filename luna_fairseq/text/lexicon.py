@@ -2,8 +2,8 @@
 
 Each line consists of a source piece, a tab, and space-separated target pieces. The line with an empty source
 piece lists target pieces that are allowed in every sentence. The first line names the languages and the
-dictionaries. It has the form of a source piece that occurs in no text, so that CTranslate2 can read the file
-(``--vocab_mapping``).
+dictionaries. This line has the form of a source piece that occurs in no text, so that CTranslate2 can read
+the file (``--vocab_mapping``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lexicon(NamedTuple):
 
 
 def write_lexicon(path: Path, lexicon: Lexicon) -> None:
-    """Write a lexicon to a file. The first line has its languages and dictionaries, if they are known."""
+    """Write a lexicon to a file. The first line names the languages and dictionaries, if known."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         if lexicon.languages:
             # CTranslate2 needs a candidate in each line.
@@ -49,7 +49,10 @@ def write_lexicon(path: Path, lexicon: Lexicon) -> None:
 
 
 def read_lexicon(path: Path) -> Lexicon:
-    """Read a lexicon. If its first line names no languages and dictionaries, they are unknown."""
+    """Read a lexicon: in each line a source piece, a tab, and the target pieces that may translate it.
+
+    A first line may name the languages and dictionaries. Without this line, these fields are empty.
+    """
     try:
         lines = require_regular_file(path).read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

@@ -15,7 +15,7 @@ SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Return the subword encoding of a dictionary's symbols, judged by their form, as a value of --bpe.
+    """Return the subword encoding of a dictionary, judged by the form of the symbols, as a value of --bpe.
 
     The result is "sentencepiece", "subword_nmt", "gpt2", or None for whole words.
     """
@@ -28,7 +28,7 @@ def detect_encoding(dictionary: Any) -> Optional[str]:
 
 
 def is_filler(symbol: str) -> bool:
-    """Return True if a dictionary symbol stands for no text.
+    """Return True if a dictionary symbol does not represent any text.
 
     Such symbols are the mask, the sentence separator, language tags (``__en__``, ``[en_XX]`` or
     ``<lang:en>``), and the ``madeupword`` symbols that pad the size of a dictionary.
@@ -63,7 +63,7 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: 
     additional subwords, because the training text need not contain all of them. If ``strict`` is False, up to
     a tenth of the symbols may be missing, and the number of additional subwords is not limited.
 
-    ``options`` are the options of the tokenizer, whose file the message names.
+    ``options`` are the options of the tokenizer. The error message names the tokenizer file in them.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

@@ -30,7 +30,7 @@ class SubwordMethod:
         dictionary: function ``(model file, counts, separators) -> fairseq dictionary``. ``separators`` are
             additional symbols.
         remove_bpe: value of ``--remove-bpe`` for fairseq-generate, or "" for whole words.
-        model_file: name of the model file in the data folder, or "" if nothing is learned.
+        model_file: name of the model file in the data folder, or "" if the method learns no model.
         learn: function ``(lines, vocabulary size) -> contents of the model file``. For subword-nmt, the
             vocabulary size is the number of merges.
         tokenize: function ``(languages, pairs of lines) -> tokenized pairs``.

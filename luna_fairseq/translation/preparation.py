@@ -100,7 +100,10 @@ class Preparation:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 
     def resume_settings(self) -> Dict[str, str]:
-        """Return what a resumed training must match: checksum of the training text, and decisive options."""
+        """Return the settings that a resumed run must match, keyed by name.
+
+        The settings are the checksum of the training text, and the options that affect the result.
+        """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
             if getattr(self.options, name) is not None:

@@ -83,7 +83,7 @@ def download(split: str, folder: Path, mirror: Optional[str]) -> str:
 
 
 def check_published(text: Mapping[str, Bitext]) -> None:
-    """Raise InputError if the number of lines of a split differs from that of the published data."""
+    """Raise InputError if a split does not have the published number of lines."""
     for split, part in text.items():
         if part.lines != PARTS[split][1]:
             raise InputError(

@@ -114,7 +114,7 @@ def build_parser() -> CommandParser:
 
 
 def add_score_arguments(parser: CommandParser) -> None:
-    """Add the scoring options that luna-score and luna-evaluate have in common."""
+    """Add the scoring options shared by luna-score and luna-evaluate."""
     add_tokenize(parser)
     test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
@@ -191,7 +191,7 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
 
 
 def _show_samples(text: Translations, sources: Optional[List[str]], number: int) -> None:
-    """Print a number of evenly spaced translations with their references and, if given, their sources."""
+    """Print ``number`` evenly spaced translations with their references and, if given, their sources."""
     number = min(max(number, 0), len(text.hypotheses))
     for index in (step * len(text.hypotheses) // number for step in range(number)):
         print(f"\n[{index + 1}]")

@@ -164,9 +164,9 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 
 
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
-    """Compute BLEU and chrF of plain text with sacreBLEU.
+    """Compute BLEU and chrF of plain (detokenized) text with sacreBLEU.
 
-    With ``test_set``, raises InputError if the references are not those of the test set.
+    Raises InputError if ``test_set`` is given and its references differ from the references in ``text``.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -191,10 +191,13 @@ def document_scores(
 ) -> List[Score]:
     """Return BLEU with one sentence per line (s-BLEU) and with one document per line (d-BLEU).
 
+    Raises InputError if ``pieces`` and ``text`` differ in the number of sentences.
+
     Args:
         text: translations, one line per sentence.
         pieces: parts of documents that were translated together, in the order of the text.
-        sentences: BLEU with one sentence per line, returned under the name s-BLEU.
+        sentences: BLEU of ``text``, already computed with one sentence per line, which is returned renamed to
+            s-BLEU.
         tokenizer: tokenizer name in sacreBLEU, such as "13a".
     """
     number = sum(piece.sentences for piece in pieces)
@@ -237,7 +240,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
     Hypotheses that were generated as Moses tokens are scored unchanged, and plain text is tokenized first.
-    With ``test_set``, raises InputError if the references have another number of tokens than the test set.
+    Raises InputError if ``test_set`` is given, and the references differ from it in the number of tokens.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:

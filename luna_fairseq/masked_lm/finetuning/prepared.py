@@ -113,7 +113,7 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens [B] in the model input of each example, with its longest candidate.
+        """Return the token count of each model input, [B]. Only the longest of several candidates counts.
 
         ``pieces`` [N, B] holds the numbers of subwords in the N texts of each of B examples.
         """

@@ -193,9 +193,9 @@ def chunk_gradients(
 ) -> Tuple[ChunkGradients, Tensor]:
     """Compute the gradients of the inputs of one chunk, and of the state [n, M, N] before the chunk.
 
-    ``grad`` [n, c, N] is the gradient of the chunk's output, and ``grad_after`` that of the state after the
-    chunk. ``state_before`` and ``state_after`` are the states at both ends of the chunk. ``state_after`` is
-    used only with decay.
+    ``grad`` [n, c, N] is the gradient of the chunk's output, and ``grad_after`` the gradient of the state
+    after the chunk. ``state_before`` and ``state_after`` are the states at both ends of the chunk.
+    ``state_after`` is used only with decay.
     """
     products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
     grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))

@@ -45,11 +45,11 @@ class KeysValues(NamedTuple):
     values: Optional[Tensor]
 
     def values_or_keys(self) -> Tensor:
-        """Return the values, or the keys if attention is tied."""
+        """Return the values, or the keys if both are the same tensor (tied attention)."""
         return self.keys if self.values is None else self.values
 
     def distinct(self) -> List[Tensor]:
-        """Return ``[keys, values]``, or ``[keys]`` if attention is tied."""
+        """Return ``[keys, values]``, or ``[keys]`` if both are the same tensor (tied attention)."""
         return [self.keys] if self.values is None else [self.keys, self.values]
 
 
@@ -301,7 +301,7 @@ def chunk_causal_luna(
     state: Optional[CausalLunaState] = None,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention chunk by chunk. The arguments are those of :func:`causal_luna`.
+    """Compute causal Luna attention chunk by chunk, with the arguments of :func:`causal_luna`.
 
     ``state`` holds the sums over earlier positions. If it is given, keys and values are processed separately
     even if they are the same tensor.

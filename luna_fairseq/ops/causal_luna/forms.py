@@ -25,8 +25,8 @@ def prefers_parallel(q: Tensor, *others: Tensor) -> bool:
 def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
     """Return True if the Triton kernels are chosen by default for these inputs.
 
-    They are chosen on the GPUs in ``FASTER_WITH_TRITON``, in half precision and eager mode, if they support
-    the inputs.
+    The kernels are chosen on the GPUs in ``FASTER_WITH_TRITON``, in half precision and eager mode, if they
+    support the inputs.
     """
     if not q.is_cuda or torch.version.cuda is None or is_recording_graph():
         return False

@@ -60,7 +60,7 @@ def naive_causal_luna(
 ) -> Tuple[Tensor, Tensor]:
     """Compute causal Luna attention by its formula, unoptimized, and also return the unpack weights.
 
-    The formula and the arguments are those of :func:`luna_fairseq.ops.causal_luna`.
+    :func:`luna_fairseq.ops.causal_luna` describes the formula and the arguments.
 
     Returns:
         Output [B, H, T, K] and weights [B, H, T, L] before dropout, in the dtype of ``q``.

@@ -51,7 +51,7 @@ def recurrent_causal_luna(
         u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
         y_t = (1 / t) u_t value_sum                   output [K]
 
-    The tensors are those of :func:`luna_fairseq.ops.causal_luna`. ``state`` is the state returned by the
+    :func:`luna_fairseq.ops.causal_luna` describes the tensors. ``state`` is the state returned by the
     previous call. ``counts`` is the result of :meth:`TokenCounts.compute`, which all layers can use.
 
     Example:
@@ -104,8 +104,9 @@ def update_state(
 ) -> CausalLunaState:
     """Return a new state with the keys and values of new positions added to the sums of ``state``.
 
-    If ``v`` is the same tensor as ``k`` (tied), now and in all earlier calls, the value sum is a view of the
-    key sum. ``counts`` holds the numbers of positions, including the new ones.
+    k, v [B, H, T, K] and pack_weights [B, H, T, L] belong to the T new positions, which ``counts`` includes.
+    ``log_decay`` is [H] or None. If ``v`` is ``k`` in every call (tied attention), the value sum is a view of
+    the key sum.
     """
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]

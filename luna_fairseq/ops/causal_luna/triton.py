@@ -144,11 +144,11 @@ class CausalLunaFunction(torch.autograd.Function):
 
         Shapes: batch size B, H heads of width K, T positions, L rows of the packed sequence P. q, k and v are
         queries, keys and values [B, H, T, K], and v is None if it is the same tensor as k. ``a`` are the pack
-        weights [B, H, T, L]. ``reciprocal`` [B, H, T] is the reciprocal of the number of positions up to t
-        or, with decay, of the sum of their decay factors. ``ages`` [B, H, T] are the negative log decays
-        accumulated since the start of the sequence. Both are None if they are not needed. The masks
-        ``padding`` [B, T] and ``packed_padding`` [B, L] are True at padding and at masked rows of P. ``seed``
-        is the seed of the dropout mask as a tensor, and ``dropout`` the dropout probability.
+        weights [B, H, T, L]. ``reciprocal`` [B, H, T] is the reciprocal of the number of positions up to and
+        including each position or, with decay, of the sum of their decay factors. ``ages`` [B, H, T] are the
+        negative log decays accumulated since the start of the sequence. Either is None if it is not needed.
+        The masks ``padding`` [B, T] and ``packed_padding`` [B, L] are True at padding and at masked rows of
+        P. ``seed`` is the seed of the dropout mask as a tensor, and ``dropout`` the dropout probability.
         """
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
@@ -233,7 +233,7 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
     """Return the arguments that all kernels take, keyed by their names in the kernels.
 
-    They include ``tensors`` and ``numbers``, the strides of the tensors, the precision and scratch memory.
+    Besides ``tensors`` and ``numbers``, these are the tensors' strides, the precision and scratch memory.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -252,7 +252,7 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
     """Launch a Triton kernel with ``blocks`` programs for each segment of each head.
 
-    ``values`` and ``more`` map argument names to values. The kernel receives those that it takes.
+    ``values`` and ``more`` map argument names to values. Names that the kernel does not take are ignored.
     """
     values = {**values, **more}
     q = values["q"]
