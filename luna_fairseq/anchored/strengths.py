@@ -1,7 +1,8 @@
 """Learned scalars of anchored attention, one per head: strengths of biases, length ratios, and gates.
 
-A scalar is the sum of its initial value and a learned change, so that weight decay pulls it toward its
-initial value instead of toward 0. Shapes: batch size B, H heads.
+Each scalar is computed from a constant start plus a learned change that is initially 0 (a strength is the
+softplus of the sum). Weight decay therefore pulls a scalar toward its initial value instead of toward 0.
+Shapes: batch size B, H heads.
 """
 
 import math
@@ -16,15 +17,15 @@ from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
-# Initial biases of the token logits in a look-up. Untrained queries choose segments at random, so an open
-# gate would slow down learning. With a diagonal prior, queries choose good segments from the start.
+# Initial values of LookupGate. Without a diagonal prior the gate starts closed, because untrained queries
+# choose segments at random. With a diagonal prior, queries choose good segments from the start.
 CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
     """Learned positive factor gamma per head, by which a bias of attention logits multiplies a distance.
 
-    Gamma is computed as softplus(start + change), where ``change`` is learned.
+    Gamma is softplus(start + change), with a constant ``start`` and a learned ``change``.
     """
 
     def __init__(self, strengths: Sequence[float]):
@@ -33,6 +34,7 @@ class LearnedStrength(nn.Module):
             if not 0 < strength < math.inf:
                 raise InputError(f"--anchor-strength must be a positive number, got {strength:g}")
         self.change = nn.Parameter(torch.zeros(len(strengths)))
+        # Inverse of softplus, log(e^strength - 1), in a form that does not overflow.
         self.init = [strength + math.log(-math.expm1(-strength)) for strength in strengths]
         self.register_buffer("start", torch.tensor(self.init))
 
@@ -42,7 +44,7 @@ class LearnedStrength(nn.Module):
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """Return the factor gamma of each head, a vector [H]."""
+        """Return gamma [H]."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
@@ -59,9 +61,10 @@ class AnchorBias(LearnedStrength):
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return initial strengths ``4 * 2^(-8 h / H)`` of the distance bias for heads h = 0 .. H - 1.
+    """Return initial strengths ``4 * 2^(-8 h / H)`` of the distance bias in unpack attention.
 
-    Head h = 0 is the most local, and head H - 1 attends to all segments almost equally.
+    Heads are numbered h = 0 .. H - 1. Head 0 is the most local. The last of 8 heads has 0.03, which is almost
+    no preference for near segments.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
@@ -86,7 +89,7 @@ class DiagonalPrior(LearnedStrength):
         nn.init.zeros_(self.ratio_change)
 
     def ratio(self) -> Tensor:
-        """Return the learned ratio of source length to target length, one value per head."""
+        """Return the ratio r [H] of source length to target length."""
         return 1 + self.ratio_change
 
     def forward(  # type: ignore[override]
@@ -102,7 +105,8 @@ class DiagonalPrior(LearnedStrength):
 class LookupGate(nn.Module):
     """Learned bias on the logits of the context tokens in look-up attention, with one value per head.
 
-    A large negative initial value effectively disables the look-up at the start of training.
+    A bias b multiplies the unnormalized weight of each token by e^b. ``CLOSED_GATE`` nearly disables the
+    look-up at the start of training.
     """
 
     def __init__(self, num_heads: int, init: float):

@@ -1,11 +1,15 @@
 """Layers of an encoder, of a decoder with cross-attention to a source, and of a language model.
 
-A Luna layer is a Transformer layer with two residual streams: the tokens X and the packed sequence P.
+A Luna layer is a Transformer layer with two residual streams: the tokens X and the packed sequence P. In pack
+attention P attends to a context, with the result Y_P, which updates P. In unpack attention the tokens attend
+to Y_P, with the result Y_X, which updates X.
 
-In a decoder, P never depends on a target token. A layer therefore has two methods: ``read`` is called once
-for a source, and ``forward`` for the target, which may be whole sequences or one token at a time. In beam
-search, each of B source sentences has n hypotheses (candidate translations), which are adjacent in the batch
-of targets. In training n is 1.
+In a decoder, P never depends on a target token. A decoder layer therefore has two methods: ``read`` is called
+once per source, and ``forward`` for the target, either for whole sequences or for one token at a time. In
+beam search, each of B source sentences has n hypotheses (candidate translations), which are adjacent in the
+batch of targets. In training n is 1.
+
+Shapes: S source tokens, T target tokens, L rows of P, batch size B, width C, H heads.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -23,18 +27,18 @@ from luna_fairseq.ops.causal_luna import TokenCounts
 class LunaLayer(nn.Module):
     """Base class of the Luna layers, with residual connections, layer norms and a feed-forward block.
 
-    A layer consists of attention blocks and a feed-forward block. A pre-norm layer normalizes the input of
-    each block. A post-norm layer normalizes the sum of a block's input and output.
+    A pre-norm layer (``options.normalize_before``) normalizes the input of each block. A post-norm layer
+    normalizes the sum of a block's input and output. P has no feed-forward block.
 
     Subclasses build their attention modules first, then call :meth:`build_feed_forward` and
-    :meth:`build_packed_norm`. This order is the order of the parameters in a checkpoint.
+    :meth:`build_packed_norm`. Optimizer states in checkpoints refer to the parameters by this order.
 
     Args:
         options: encoder or decoder options.
-        builders: functions that build dropout, layer norms and linear layers (default: torch's).
+        builders: functions that build dropout and layer norms, and wrap linear layers (default: torch's).
     """
 
-    dropout_name: str  # owner of the dropout modules
+    dropout_name: str  # name by which --retain-dropout-modules selects the dropout modules
 
     def __init__(self, options: StackOptions, builders: Builders = TORCH):
         super().__init__()
@@ -51,33 +55,40 @@ class LunaLayer(nn.Module):
         self.final_layer_norm: nn.Module = builders.norm(C)
 
     def build_packed_norm(self, width: int, update_packed: bool, has_norm: bool, builders: Builders) -> None:
-        """Build the layer norm of P if ``has_norm`` is True.
+        """Set whether the layer returns an updated P, and build the layer norm of P if ``has_norm`` is True.
 
-        With ``update_packed``, the layer returns an updated P.
+        A pre-norm layer normalizes the P that it reads, even if it does not update P.
         """
-        # Without a use for its output, a norm must not be built: parameters without a gradient break
-        # distributed training.
+        # A norm whose output is unused must not be built: parameters without a gradient break distributed
+        # training.
         self.update_packed = update_packed
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(width) if has_norm else None
 
+    def block_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
+        """Return the input of a block, which a pre-norm layer normalizes unless ``norm`` is None."""
+        return norm(x) if self.normalize_before and norm is not None else x
+
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
-        """Add a block's output x, with dropout, to its input, and normalize the sum in a post-norm layer."""
+        """Add a block's output x, with dropout, to the block's input ``residual``.
+
+        A post-norm layer normalizes the sum, unless ``norm`` is None.
+        """
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return P for the next layer, the sum of P and Y_P [L, B, C].
+        """Return P for the next layer, the sum of P and Y_P [L, B, C], normalized in a post-norm layer.
 
-        None means that the next layer reads the first P of the encoder or decoder.
+        Return None if the layer does not update P or has no pack attention (``packed_context`` is None). The
+        next layer then reads the initial P of the encoder or decoder.
         """
         if packed_context is None or not self.update_packed:
             return None
         return self.add_residual(self.packed_layer_norm, packed, packed_context)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward block and its residual connection to tokens [T, B, C]. P is unchanged."""
-        y = self.final_layer_norm(x) if self.normalize_before else x
-        y = self.activation_fn(self.fc1(y))
+        """Apply the feed-forward block and its residual connection to tokens [T, B, C]."""
+        y = self.activation_fn(self.fc1(self.block_input(self.final_layer_norm, x)))
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
@@ -92,14 +103,12 @@ class LunaLayer(nn.Module):
 class LunaEncoderLayer(LunaLayer):
     """Encoder layer with Luna self-attention and a feed-forward block.
 
-    The layer updates the tokens X and the packed sequence P.
-
     Args:
         options: encoder options.
         self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
         normalize_packed: in a post-norm layer, normalize the updated P. False in the last layer if the
             encoder normalizes the last P itself (default: True).
-        builders: functions that build dropout, layer norms and linear layers (default: torch's).
+        builders: functions that build dropout and layer norms, and wrap linear layers (default: torch's).
 
     Example:
         >>> import torch
@@ -139,14 +148,12 @@ class LunaEncoderLayer(LunaLayer):
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """Apply self-attention and the feed-forward block.
 
-        Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads.
-
         Args:
             x: tokens X [S, B, C].
             packed: packed sequence P [L, B, C].
             source: padding masks of X and of P.
             geometry: token positions, if attention weights depend on distance.
-            need_weights: also return the self-attention weights.
+            need_weights: also return the self-attention weights, the products of unpack and pack weights.
             num_outputs: number T of leading tokens whose output X is computed (default: None, all S). P is
                 always computed from all tokens.
 
@@ -154,15 +161,13 @@ class LunaEncoderLayer(LunaLayer):
             Output X [T, B, C], P [L, B, C] for the next layer (None if the layer does not update P), and
             weights [H, B, T, S] (None if ``need_weights`` is False).
         """
-        y = self.self_attn_layer_norm(x) if self.normalize_before else x
-        p = packed
-        if self.normalize_before and self.packed_layer_norm is not None:
-            p = self.packed_layer_norm(packed)
-        # If the weights depend on positions, the geometry describes all tokens as queries.
+        context = self.block_input(self.self_attn_layer_norm, x)
+        p = self.block_input(self.packed_layer_norm, packed)
+        # A geometry describes all tokens as queries, so an attention that needs it computes all outputs.
         all_queries = num_outputs is None or self.self_attn.needs_geometry
-        query = y if all_queries else y[:num_outputs]
+        query = context if all_queries else context[:num_outputs]
         y, packed_context, weights = self.self_attn(
-            query, p, y, source=source, geometry=geometry, need_weights=need_weights
+            query, p, context, source=source, geometry=geometry, need_weights=need_weights
         )
         if num_outputs is not None:
             x, y = x[:num_outputs], y[:num_outputs]
@@ -177,9 +182,10 @@ class Shared(NamedTuple):
 
     Attributes:
         source: padding masks of the encoder output and of P.
-        padding_mask: boolean mask [B, T], True at padding of the target.
+        padding_mask: boolean mask [B * n, T], True at padding of the target.
         geometry: target positions, if attention weights depend on distance.
-        counts: numbers of tokens before and after this call. If they are given, each layer returns its state.
+        counts: numbers of target tokens before this call, and including this call. If they are given, each
+            layer returns its state.
     """
 
     source: Source = NO_PADDING
@@ -192,9 +198,9 @@ NOTHING_SHARED = Shared()
 
 
 class CausalLayer(LunaLayer):
-    """Base class of decoder layers, which builds the causal self-attention."""
+    """Base class of the layers with causal self-attention, of a decoder and of a language model."""
 
-    dropout_name = "LunaDecoderLayer"
+    dropout_name = "LunaDecoderLayer"  # also in a language model, which is a decoder for fairseq
 
     def __init__(self, options: StackOptions, self_attn: nn.Module, builders: Builders = TORCH):
         super().__init__(options, builders)
@@ -207,9 +213,9 @@ class CausalLayer(LunaLayer):
         """Apply causal self-attention and its residual connection to the target tokens X [T, B * n, C].
 
         ``memory`` holds the projected P, and ``shared`` the padding mask and token counts of the target.
-        Return the new X, and the state after the last position of X (None if no state is kept).
+        Return the new X, and the state after the last position of X (None unless ``shared.counts`` is given).
         """
-        y = self.self_attn_layer_norm(x) if self.normalize_before else x
+        y = self.block_input(self.self_attn_layer_norm, x)
         keep_state = shared.counts is not None
         y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
         return self.add_residual(self.self_attn_layer_norm, x, y), state
@@ -218,14 +224,15 @@ class CausalLayer(LunaLayer):
 class LunaDecoderLayer(CausalLayer):
     """Decoder layer with causal self-attention, cross-attention and a feed-forward block.
 
-    Both attention modules use a packed sequence P of fixed length, which summarizes the source.
+    Luna's self-attention and cross-attention go through a packed sequence P of fixed length, which summarizes
+    the source.
 
     Args:
         options: decoder options.
         self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
         encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`.
         update_packed: return an updated P for the next layer; False in the last layer.
-        builders: functions that build dropout, layer norms and linear layers (default: torch's).
+        builders: functions that build dropout and layer norms, and wrap linear layers (default: torch's).
 
     Example:
         >>> import torch
@@ -264,27 +271,24 @@ class LunaDecoderLayer(CausalLayer):
         need_weights: bool = False,
         for_decoding: bool = False,
     ) -> Tuple[Optional[Tensor], LayerMemory]:
-        """Pack the encoder's output into P, and cache the tensors of the source that :meth:`forward` uses.
-
-        Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
+        """Pack the encoder's output into P, and return the tensors of the source that :meth:`forward` uses.
 
         Args:
             packed: P [L, B, C] of this layer.
             context: encoder output [S, B, C].
             source: padding masks of the encoder output and of P.
             geometry: source positions, if attention weights depend on distance.
-            need_weights: cache what :meth:`forward` needs to return weights over the source.
-            for_decoding: convert the cached tensors to the form that is fastest for single tokens. Ignored if
-                ``need_weights`` is True, because that form does not provide weights.
+            need_weights: also return what :meth:`forward` needs to return weights over the source.
+            for_decoding: convert the returned tensors to the form that is fastest for single tokens. Ignored
+                if ``need_weights`` is True, because that form does not provide weights.
 
         Returns:
-            P [L, B, C] for the next layer (None if the layer does not update P), and the cached tensors.
+            P [L, B, C] for the next layer (None if the layer does not update P), and the tensors of the
+            source.
         """
         # P enters causal attention without a layer norm even in a pre-norm layer, as in the authors' code.
         causal = self.self_attn.read(packed, source.packed_padding_mask)
-        p = packed
-        if self.normalize_before and self.packed_layer_norm is not None:
-            p = self.packed_layer_norm(packed)
+        p = self.block_input(self.packed_layer_norm, packed)
         packed_context, cross = self.encoder_attn.pack(p, context, source, geometry, need_weights)
         if for_decoding and not need_weights:
             cross = self.encoder_attn.prepare(cross, source)
@@ -300,21 +304,19 @@ class LunaDecoderLayer(CausalLayer):
     ) -> Tuple[Tensor, Any, Optional[Tensor]]:
         """Apply causal self-attention, cross-attention and the feed-forward block.
 
-        Shapes: T target positions, S source tokens, H heads, width C, B sentences with n hypotheses each.
-
         Args:
             x: hidden states X [T, B * n, C] of the target.
-            memory: cached tensors of the B source sentences, returned by :meth:`read`.
+            memory: tensors of the B source sentences, returned by :meth:`read`.
             state: state of self-attention after the earlier positions, or None at the beginning.
             shared: padding masks and other values that are the same for all layers.
-            need_weights: also return the weights over the source.
+            need_weights: also return the weights over the source. Pass it to :meth:`read`, too.
 
         Returns:
-            Output X [T, B * n, C], the state after these positions (None if no state is kept), and the
-            weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
+            Output X [T, B * n, C], the state after these positions (None unless ``shared.counts`` is given),
+            and the weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
         """
         x, state = self.attend_to_target(x, memory, state, shared)
-        y = self.encoder_attn_layer_norm(x) if self.normalize_before else x
+        y = self.block_input(self.encoder_attn_layer_norm, x)
         y, weights = self.encoder_attn.unpack(y, memory.cross, shared.source, shared.geometry, need_weights)
         x = self.add_residual(self.encoder_attn_layer_norm, x, y)
         return self.feed_forward(x), state, weights
@@ -327,7 +329,7 @@ class LanguageModelLayer(CausalLayer):
         options: options of the decoder.
         self_attn: causal self-attention, which attends through P.
         packed_embedding: learned vectors of P.
-        builders: functions that build dropout, layer norms and linear layers (default: torch's).
+        builders: functions that build dropout and layer norms, and wrap linear layers (default: torch's).
     """
 
     def __init__(
@@ -344,7 +346,8 @@ class LanguageModelLayer(CausalLayer):
 
     def read(self) -> LayerMemory:
         """Project the learned packed sequence P once, for use with all sequences in :meth:`forward`."""
-        packed, _ = self.packed_embedding(self.packed_embedding.weight.new_ones(1))
+        one_sequence = self.packed_embedding.weight.new_ones(1)  # P is the same for all sequences
+        packed, _ = self.packed_embedding(one_sequence)
         return LayerMemory(self.self_attn.read(packed))
 
     def forward(
@@ -355,9 +358,10 @@ class LanguageModelLayer(CausalLayer):
         shared: Shared = NOTHING_SHARED,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Any, None]:
-        """Apply causal self-attention and the feed-forward block, as :meth:`LunaDecoderLayer.forward` does.
+        """Apply causal self-attention and the feed-forward block.
 
-        There are no weights over a source, so ``need_weights`` has no effect and the third result is None.
+        The arguments and results are the same as for :meth:`LunaDecoderLayer.forward`. Without a source,
+        ``need_weights`` has no effect, and the third result is None.
         """
         x, state = self.attend_to_target(x, memory, state, shared)
         return self.feed_forward(x), state, None

@@ -1,8 +1,8 @@
-"""Milestone learning-rate schedule: linear warm-up, then a constant rate that is multiplied at given updates.
+"""Milestone learning-rate schedule: linear warm-up, then a rate that changes only at milestones, by a factor.
 
 The translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna use this schedule, with
 milestones 300,000 and 450,000 of 500,000 updates. The rate depends only on the number of completed updates. A
-resumed run, or a run whose optimizer was reset, therefore has the same rates as an uninterrupted run.
+resumed run therefore has the same rates as an uninterrupted run, without a saved state of the schedule.
 """
 
 from typing import Sequence
@@ -25,14 +25,14 @@ def milestone_lr(
         warmup_updates: length of the warm-up in updates. Without a warm-up, training starts at ``peak_lr``.
         warmup_init_lr: learning rate of the first update of the warm-up, from which the rate rises linearly.
         milestones: numbers of completed updates after which the rate is multiplied by ``lr_decay_rate``.
-            Milestones within the warm-up have no effect.
+            Milestones up to and including ``warmup_updates`` have no effect.
         lr_decay_rate: factor at each milestone.
 
     Example:
         >>> milestone_lr(50, peak_lr=0.5, warmup_updates=100, milestones=[200])
         0.25
-        >>> milestone_lr(200, peak_lr=0.5, warmup_updates=100, milestones=[200], lr_decay_rate=0.5)
-        0.25
+        >>> milestone_lr(200, peak_lr=0.5, warmup_updates=100, milestones=[200])
+        0.05
     """
     if num_updates < warmup_updates:
         return warmup_init_lr + (peak_lr - warmup_init_lr) * num_updates / warmup_updates

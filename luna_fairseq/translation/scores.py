@@ -46,9 +46,9 @@ class Score:
     """Value of a translation metric.
 
     Attributes:
-        name: name of the metric.
+        name: name of the metric, such as "BLEU" or "d-BLEU".
         value: value from 0 to 100.
-        details: line that sacreBLEU prints for the score.
+        details: line that sacreBLEU prints for the score, with this name.
         signature: sacreBLEU's signature of the metric, with its version and settings.
     """
 
@@ -58,7 +58,7 @@ class Score:
     signature: str
 
 
-# sacreBLEU's tokenizer by target language (ISO 639-1 and 639-3); it uses 13a for all others.
+# sacreBLEU's tokenizer by target language (codes of ISO 639-1, 639-2 and 639-3). All others use 13a.
 _TOKENIZERS = {
     **dict.fromkeys(("zh", "zho", "chi", "cmn"), "zh"),
     **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
@@ -114,9 +114,10 @@ def make_bleu(tokenizer: str, **options: Any) -> BLEU:
     except OSError as error:  # some tokenizers download a model
         raise InputError(f"--tokenize {tokenizer}: sacreBLEU cannot download its model: {error}") from error
     except (ImportError, RuntimeError) as error:
-        extra = tokenizer.split("-")[0]
+        language = tokenizer.split("-")[0]
+        package = f'"sacrebleu[{language}]"' if language in ("ja", "ko") else "sentencepiece"
         raise InputError(
-            f'--tokenize {tokenizer} needs more packages: pip install "sacrebleu[{extra}]". '
+            f"--tokenize {tokenizer} needs more packages: pip install {package}. "
             "Or give another --tokenize, such as char."
         ) from error
 
@@ -140,10 +141,10 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Create translations from lines of plain text or, if ``detokenizer`` is "moses", of Moses tokens.
+        """Create translations from references of plain text, and hypotheses of plain text or Moses tokens.
 
-        Moses tokens are detokenized. Raises InputError if lines that should be plain text contain ``@-@``,
-        the mark of Moses tokens.
+        If ``detokenizer`` is "moses", the hypotheses are Moses tokens, which are detokenized. Raises
+        InputError if lines that should be plain text contain ``@-@``, a hyphen split by Moses.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -166,7 +167,8 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
     """Compute BLEU and chrF of plain (detokenized) text with sacreBLEU.
 
-    Raises InputError if ``test_set`` is given and its references differ from the references in ``text``.
+    Raises InputError if ``test_set`` is given, and the references differ from it in the number of lines or
+    tokens.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -244,7 +246,8 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
-        number, (least, most) = sum(len(line.split()) for line in references), test_set.split_tokens
+        number = sum(len(line.split()) for line in references)
+        least, most = test_set.split_tokens
         if not least <= number <= most:
             raise InputError(
                 f"the reference of {test_set.name} has {least:,} to {most:,} tokens with hyphens split, got "
