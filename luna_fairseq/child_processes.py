@@ -35,7 +35,7 @@ def bind() -> None:
 
 
 def handle_stop_signals(handler: Any) -> Dict[int, Any]:
-    """Install a handler for termination signals such as SIGTERM. Return the old handlers, keyed by signal.
+    """Install a handler for termination signals such as SIGTERM. Return a dictionary of the old handlers.
 
     Ignored signals stay ignored, such as SIGHUP under nohup. Outside the main thread, nothing is installed.
     """

@@ -16,10 +16,10 @@ _OURS = ("luna_fairseq", "fairseq", "fairseq_cli")
 
 
 def describe_user_error(error: BaseException) -> Optional[str]:
-    """Return the message of an error if the user can fix the error, otherwise None.
+    """Return the message of an error that the user can fix. None for other errors.
 
-    Such errors are an InputError, an exception raised from an InputError or while one was handled, an OSError
-    with a file name, a full disk, and a missing package.
+    Errors that the user can fix are an InputError, an exception raised from an InputError or while one was
+    handled, an OSError with a file name, a full disk, and a missing package.
     """
     cause: Optional[BaseException] = error
     while cause is not None:

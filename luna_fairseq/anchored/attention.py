@@ -67,9 +67,9 @@ class AnchoredMemory(NamedTuple):
         pack_weights: pack attention weights [B, L, S], averaged over heads.
         token_key: keys of the tokens, by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, with the same shape.
-        key_place: centre of each segment, [B, L], in tokens from the start, for a diagonal prior (a bias
-            toward an expected position). In a dense look-up, all segments and tokens, [B, L + S].
-        token_place: centre of each token, [B, L, W], for a look-up by segment with a diagonal prior.
+        key_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior (a bias
+            toward an expected position). In a dense look-up, [B, L + S] for all segments and tokens.
+        token_place: centre [B, L, W] of each token, for a look-up by segment with a diagonal prior.
     """
 
     key: Tensor
@@ -141,7 +141,7 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] on the logits of pack attention, or None without pack attention.
+        """Return the bias [B, H, L, S] on the logits of pack attention. None if the module does not pack.
 
         The bias penalizes tokens that are far from the segment of a row.
         """
@@ -190,10 +190,11 @@ class AnchoredSelfAttention(AnchoredAttention):
     """Self-attention of an encoder in which each row of the packed sequence P summarizes one input segment.
 
     A segment is a run of consecutive tokens. In pack attention (P attends to the input), row i is biased
-    toward the tokens near the centre of segment i. The bias is proportional to the distance. In unpack
-    attention (the input attends to the rows), each token is biased toward the rows of nearby segments. With
-    ``window``, a token also attends to the tokens of neighbouring segments. The other constructor arguments,
-    and the arguments and results of a call, are the same as for :class:`LunaAttention`.
+    toward the tokens near the centre of segment i. The bias is -gamma times the distance in segment widths.
+    In unpack attention (the input attends to the rows), each token is biased toward the rows of nearby
+    segments in the same way. With ``window``, a token also attends to the tokens of neighbouring segments.
+    The other constructor arguments, and the arguments and results of a call, are the same as for
+    :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
@@ -400,7 +401,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().attend_to_rows(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the diagonal prior [B, H, T, L] of T queries and L rows, or None if there is no prior."""
+        """Return the diagonal prior [B, H, T, L] of T queries and L rows. None if there is no prior."""
         diagonal = self.compute_diagonal(geometry, memory.key_place)
         return None if diagonal is None else diagonal.bias()
 

@@ -63,7 +63,7 @@ class ChosenTokens(NamedTuple):
 
     Attributes:
         segments: keys and values of the tokens of all segments.
-        segment: indices of the chosen segments, [B, H, T, N].
+        segment: indices [B, H, T, N] of the chosen segments.
         pairs: (query, chosen segment) pairs, grouped by segment for fast matrix products.
         unread: mask [B, N], True at chosen segments that a query must not attend to. Long contexts have such
             segments if a short context in the batch needs more segments. None if no segment is masked.
@@ -76,7 +76,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Return a mask [B, H, T, M], True at chosen tokens that a query must not attend to."""
+        """Return a mask [B, H, T, M] that is True at chosen tokens that a query must not attend to."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -85,16 +85,16 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Return the positions of the M tokens chosen by each query, [B, H, T, M]. Token t is at t + 1/2."""
+        """Return the positions [B, H, T, M] of the M tokens chosen by each query. Token t is at t + 1/2."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the dot products of queries q [B, H, T, K] with M chosen keys each, [B, H, T, M]."""
+        """Compute the dot products [B, H, T, M] of each query in q [B, H, T, K] with its M chosen keys."""
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Compute the weighted sum of the values of M chosen tokens for each query, [B, H, T, K].
+        """Compute the weighted sum [B, H, T, K] of the values of the M tokens chosen by each query.
 
         The ``weights`` are [B, H, T, M].
         """

@@ -26,9 +26,9 @@ class KeyPlaces(NamedTuple):
     plus a constant for each query. Shapes: batch size B, H heads.
 
     Attributes:
-        place: position of each key times ``-gamma``, [B, H, 1, N].
-        ratio: ratio of source to target length times gamma, [B, H, 1, 1].
-        strength: gamma of each head, [B, H, 1, 1].
+        place: position of each key times ``-gamma`` [B, H, 1, N].
+        ratio: ratio of source to target length times gamma [B, H, 1, 1].
+        strength: gamma [B, H, 1, 1] of each head.
     """
 
     place: Tensor
@@ -44,8 +44,8 @@ class DecodingMemory(NamedTuple):
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
-        value: values [B, H, N, K], 0 at padding.
-        bias: bias of the logits, [B, H or 1, 1, N]. The most negative finite value at padding.
+        value: values [B, H, N, K], which are 0 at padding.
+        bias: bias [B, H or 1, 1, N] of the logits. Padding has the most negative finite value.
         places: positions of the keys for the diagonal prior, a bias toward keys near an expected source
             position. None if there is no diagonal prior.
         first: number of leading keys among which the diagonal prior finds the key nearest to the expected
@@ -101,7 +101,7 @@ class DecodingMemory(NamedTuple):
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Scale, transpose and mask keys, values and biases once, for a :class:`DecodingMemory`.
+    """Scale, transpose and mask the keys, values and biases of a :class:`DecodingMemory`.
 
     Keys and values are [B, H, N, K] for N keys, ``bias`` [B, H or 1, 1, N] is added to the logits, and
     ``padding_mask`` [B, N] is True at padding. Return keys [B, H, K, N] scaled by K^-0.5, values that are 0

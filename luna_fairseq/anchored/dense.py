@@ -25,7 +25,7 @@ class Tokens(NamedTuple):
     The L rows of the packed context are keys, too. In both optional tensors, rows precede tokens.
 
     Attributes:
-        padding_mask: mask [B, L + S] of the rows and tokens, True at padding. None if there is no padding.
+        padding_mask: mask [B, L + S] that is True at padded rows and tokens. None if there is no padding.
         segment: segment index [B, L + S] of each row and token. A query attends to a key only if it has
             chosen the key's segment. All queries attend to keys with index -1. If None, all queries attend to
             all keys.
@@ -87,9 +87,9 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
 
 
 def _find_read_keys(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask [B, H, T, L + S], True at keys whose ``segment`` [B, L + S] is -1 or chosen by a query.
+    """Return a mask [B, H, T, L + S] that is True at the keys that a query attends to.
 
-    ``chosen`` [B, H, T, N] holds the indices of the N segments that each query has chosen.
+    Their ``segment`` [B, L + S] is -1 or one of the N segments ``chosen`` [B, H, T, N] by the query.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

@@ -45,10 +45,10 @@ class Diagonal(NamedTuple):
     heads, T queries, N keys.
 
     Attributes:
-        factor: ``-gamma / sqrt(t + 1)``, [B, H, T, 1], for the learned strength gamma and target position t.
-        expected: source position that is expected for each query, [B, H, T, 1].
-        nearest: distance from the expected position to the nearest key, [B, H, T, 1].
-        further: distance from the expected position to each key, minus ``nearest``, [B, H, T, N].
+        factor: ``-gamma / sqrt(t + 1)`` [B, H, T, 1], for the learned strength gamma and target position t.
+        expected: source position [B, H, T, 1] that is expected for each query.
+        nearest: distance [B, H, T, 1] from the expected position to the nearest key.
+        further: distance [B, H, T, N] from the expected position to each key, minus ``nearest``.
     """
 
     factor: Tensor
@@ -65,9 +65,9 @@ class Diagonal(NamedTuple):
         return limit_penalty(self.factor * self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias of M other keys, [B, H, T, M], whose positions ``place`` broadcast to this shape.
+        """Return the bias [B, H, T, M] of M further keys. Their positions ``place`` broadcast to this shape.
 
-        The bias is positive for keys that are closer to the expected position than the nearest of the N keys.
+        A key that is closer to the expected position than the nearest of the N keys has a positive bias.
         """
         # Multiplying the factor by the nearest distance first is cheaper than subtracting all distances.
         nearest = self.factor * -self.nearest

@@ -101,7 +101,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the token distances and positions that the self-attention modules of all layers share.
 
-        ``context`` is the input X [S, B, C] of the first layer, and ``packed`` is P [L, B, C].
+        The arguments are the first layer's input X [S, B, C], P [L, B, C], and the padding masks of both.
         """
         return Geometry(context_geometry(self.needs, context, packed, source))
 
@@ -115,7 +115,7 @@ def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAtten
 
 
 def target_separator(cfg: Any) -> Optional[int]:
-    """Return the id of the token between the target sentences of a document, or None for single sentences.
+    """Return the id that separates target sentences in a document. None if examples are single sentences.
 
     ``cfg.separators`` is the pair of separator ids in source and target, or None.
     """
@@ -171,9 +171,9 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return super().build_cross_attention(update_packed, builders)
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the source distances and positions shared by all layers, or return None if none are needed.
+        """Compute the source distances and positions that all layers share, or None if no layer needs them.
 
-        ``context`` is the encoder output [S, B, C], and ``packed`` the packed sequence P [L, B, C].
+        The arguments are the encoder output [S, B, C], P [L, B, C], and the padding masks of both.
         """
         if self.needs == Needs():
             return None

@@ -50,14 +50,14 @@ class ContextGeometry(NamedTuple):
     are not needed are None. Shapes: batch size B, H heads.
 
     Attributes:
-        pack_distance: distance from the centre of each segment to each token, [B, H, L, S].
-        unpack_distance: distance from each token to the centre of each segment, [B, 1, S, L].
+        pack_distance: distance [B, H, L, S] from the centre of each segment to each token.
+        unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
         window: a :class:`luna_fairseq.anchored.window.Window`.
         layout: a :class:`luna_fairseq.anchored.segments.Layout` for a look-up.
-        row_place: position of the centre of each segment, [B, L], far away at padding.
-        token_place: position of the centre of each token, [B, S], far away at padding. For a look-up whose
+        row_place: position [B, L] of the centre of each segment. It is 1e15 at padding.
+        token_place: position [B, S] of the centre of each token. It is 1e15 at padding. For a look-up whose
             tokens are arranged by segment, the shape is [B, L, W].
-        key_place: positions of all segments and tokens, [B, L + S], for a dense look-up.
+        key_place: positions [B, L + S] of all segments and tokens, for a dense look-up.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -75,12 +75,12 @@ class TargetPlaces(NamedTuple):
     There are n hypotheses of T tokens for each of B sources.
 
     Attributes:
-        place: index of each query's token, [B, n * T], counted from 0 at the start of the target or, in a
+        place: index [B, n * T] of each query's token, counted from 0 at the start of the target or, in a
             document, at the start of its sentence.
-        origin: number of source tokens before the aligned source sentence, [B, n * T], or None if the target
-            is not a document.
-        middle: centre of the token, ``place + 1/2``, [B, 1, n * T, 1], in float32 or float64.
-        width: ``sqrt(place + 1)``, [B, 1, n * T, 1], by which the prior divides distances.
+        origin: number [B, n * T] of source tokens before the aligned source sentence. None if the target is
+            not a document.
+        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token, in float32 or float64.
+        width: divisor ``sqrt(place + 1)`` [B, 1, n * T, 1] of the distances in the prior.
     """
 
     place: Tensor

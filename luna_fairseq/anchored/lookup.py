@@ -92,9 +92,9 @@ class LookedUp(NamedTuple):
     segment is a run of at most W tokens.
 
     Attributes:
-        row_weights: weights of the rows, [B, H, T, L].
-        token_weights: weights of the tokens in the N chosen segments, [B, H, T, N, W].
-        segment: indices of the chosen segments, [B, H, T, N].
+        row_weights: weights [B, H, T, L] of the rows.
+        token_weights: weights [B, H, T, N, W] of the tokens in the N chosen segments.
+        segment: indices [B, H, T, N] of the chosen segments.
     """
 
     output: Tensor

@@ -53,9 +53,10 @@ PAIR_FORMS = FormTable(
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products of M queries [M, K] with the keys of the tokens they attend to, [M, N * W].
+    """Return the dot products [M, N * W] of queries q [M, K] with the keys of the tokens they attend to.
 
-    ``pairs`` holds each query's N segments of W tokens, and ``keys`` [R, W, K] the keys of all R segments.
+    ``pairs`` holds the N segments of W tokens for each of the M queries, and ``keys`` [R, W, K] the keys of
+    all R segments.
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
@@ -121,7 +122,7 @@ class Gathered(NamedTuple):
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot products of queries x [M, K] with the keys of their tokens, [M, N * W].
+        """Return the dot products [M, N * W] of queries x [M, K] with the keys of the tokens they attend to.
 
         ``table`` [R, W, K] holds the keys of R segments of W tokens. Each query attends to N segments.
         """
@@ -146,7 +147,7 @@ class Gathered(NamedTuple):
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather the vectors of the tokens each query attends to, [M, N * W, K], from a table [R, W, K]."""
+        """Gather from ``table`` [R, W, K] the vectors [M, N * W, K] of the tokens each query attends to."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
@@ -155,8 +156,8 @@ class Blocks(NamedTuple):
 
     Pair p consists of query ``p // N`` and the segment in column ``p % N`` of ``segment``. Pairs are sorted
     by segment and divided into blocks of c pairs with the same segment. The last block of a segment may be
-    partly empty. There are always ``M * N // c + R`` blocks, so that no tensor shape depends on the choice of
-    segments.
+    partly empty. There are always ``M * N // c + R`` blocks, so that no tensor shape depends on which
+    segments are chosen.
 
     Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0, 1],
     [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::

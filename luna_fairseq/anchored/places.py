@@ -45,7 +45,7 @@ def anchor_distances(
     num_heads: int = 1,
     place: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute the distances from the centre of each text segment to each token, [B, H, L, S], in float32.
+    """Compute the float32 distances [B, H, L, S] from the centre of each text segment to each token.
 
     The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are
     multiples of the segment width. The centres differ between the H = ``num_heads`` heads.
@@ -87,13 +87,13 @@ def limit_penalty(bias: Tensor) -> Tensor:
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the position of each token's centre, [B, S], counted in segment widths from the first token."""
+    """Return the position [B, S] of the centre of each token, in segment widths from the first token."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the positions of the centres of all segments, [B, L], and of all tokens, [B, S].
+    """Return the positions [B, L] of the centres of all segments, and [B, S] of all tokens.
 
     Positions are in tokens from the start of the context. Centres are not shifted between heads.
     """
@@ -110,7 +110,7 @@ def move_padding_away(place: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the index of each token, [B, S], the numbers of tokens, [B], and the numbers of rows, [B].
+    """Return the index [B, S] of each token, the number [B] of tokens, and the number [B] of rows of P.
 
     Padding is not counted, and the numbers are at least 1.
     """

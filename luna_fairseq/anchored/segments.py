@@ -35,10 +35,10 @@ class Layout(NamedTuple):
     order of the context. Shapes: batch size B.
 
     Attributes:
-        position: position of each token of each segment in the context, [B, L, W]. None in a dense layout.
+        position: position [B, L, W] of each token of each segment in the context. None in a dense layout.
         padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, a mask [B, L + S],
             True at padded rows of P and tokens, or None if nothing is padded.
-        segment: segment index of each key in a dense layout, [B, L + S]. A query attends to a key only if the
+        segment: segment index [B, L + S] of each key in a dense layout. A query attends to a key only if the
             query has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If
             None, every query attends to all keys.
         is_short: mask [B], True for short contexts (at most 64 tokens), whose tokens fill the first segments.
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B], True if the context has at most 64 tokens and queries attend to all of them."""
+    """Return a mask [B] that is True for contexts of at most 64 tokens. Queries attend to all of these."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
@@ -148,7 +148,7 @@ def find_layout(
 
 
 def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the segment index of each key, [B, L + S], or -1 for keys that every query attends to.
+    """Return the segment index [B, L + S] of each key. It is -1 for keys that every query attends to.
 
     The L rows of P always get -1, and the S tokens get -1 in contexts of at most 64 tokens.
     """
@@ -176,7 +176,7 @@ class Segments(NamedTuple):
     """Keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
 
     The context is divided into L segments, runs of at most W tokens. :class:`Layout` describes
-    ``padding_mask`` and ``is_short``. ``place`` is the position of each token's centre, [B, L, W], in tokens
+    ``padding_mask`` and ``is_short``. ``place`` is the position [B, L, W] of each token's centre, in tokens
     from the start of the context.
     """
 
@@ -192,7 +192,7 @@ class Segments(NamedTuple):
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the index of the segment to which each token belongs, [B, S].
+    """Return the index [B, S] of the segment to which each token belongs.
 
     Token t of n belongs to segment ``(t + 1/2) L / n``, rounded down, of L segments.
     """
@@ -234,7 +234,7 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Gather the value of ``place`` [B, S] for each of the W tokens of each of the L segments, [B, L, W].
+    """Gather the values [B, L, W] of ``place`` [B, S] for the W tokens of each of the L segments.
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """

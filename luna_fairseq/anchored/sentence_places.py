@@ -14,8 +14,8 @@ class UnfinishedSentence(NamedTuple):
     There are n hypotheses (candidate translations) for each of B sources.
 
     Attributes:
-        sentence: number of complete sentences before the unfinished sentence, [B * n].
-        beginning: index of the first token of the unfinished sentence in the target document, [B * n].
+        sentence: number [B * n] of complete sentences before the unfinished sentence.
+        beginning: index [B * n] of the first token of the unfinished sentence in the target document.
     """
 
     sentence: Tensor
@@ -42,7 +42,7 @@ def number_within_sentences(
 
 
 def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
-    """Return the one-based sentence number of each source token, [B, S], 0 at padding.
+    """Return the one-based sentence number [B, S] of each source token. Padding has the number 0.
 
     ``separator`` [B, S] is True at separators, each the last token of a sentence.
     """

@@ -39,7 +39,7 @@ class LearnedStrength(nn.Module):
         self.register_buffer("start", torch.tensor(self.init))
 
     def reset_parameters(self) -> None:
-        """Reset gamma to its initial value, even if the module was created on the meta device."""
+        """Reset gamma to its initial value, also after a module on the meta device was materialized."""
         nn.init.zeros_(self.change)
         self.start.copy_(torch.tensor(self.init))
 
@@ -103,7 +103,7 @@ class DiagonalPrior(LearnedStrength):
 
 
 class LookupGate(nn.Module):
-    """Learned bias on the logits of the context tokens in look-up attention, with one value per head.
+    """Learned bias, one value per head, on the logits of the tokens that queries look up.
 
     A bias b multiplies the unnormalized weight of each token by e^b. ``CLOSED_GATE`` nearly disables the
     look-up at the start of training.

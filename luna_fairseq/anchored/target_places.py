@@ -19,11 +19,11 @@ def target_places(
 
     ``tokens`` [B * n, T] are the target token ids, with n hypotheses (1 in training) for each of B sources,
     and ``source`` [B, S] the source token ids. ``separators`` is the pair of ids, in source and target, of
-    the token between the sentences of a document, or None if texts are single sentences.
+    the token that separates the sentences of a document. It is None if each example is a single sentence.
 
-    Return two values. The first is the zero-based index in the target, [B * n, T], without padding. With
-    ``separators``, the index restarts at each separator. The second value is the number of source tokens
-    before the aligned source sentence, [B * n, T], or None without ``separators``.
+    Return two values. The first is the zero-based index [B * n, T] of each token in the target, not counting
+    padding. With ``separators``, the index restarts at each separator. The second value is the number
+    [B * n, T] of source tokens before the aligned source sentence. It is None without ``separators``.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

@@ -31,9 +31,9 @@ class Window(NamedTuple):
     token's own segment. A token thus has L + N * W keys, rows first. Shapes: batch size B.
 
     Attributes:
-        position: position of each token of each segment in the context, [B, L, W].
-        place: index of each context token, [B, S]: i * W + j for token j of segment i.
-        distance: distance of each token from its keys, [B, 1, L, W, L + N * W], in segment widths.
+        position: position [B, L, W] of each token of each segment in the context.
+        place: index [B, S] of each context token. Token j of segment i has the index i * W + j.
+        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, in segment widths.
         masked: mask [B, 1, L, 1, L + N * W], True at keys that are padded rows or missing tokens.
         number: odd number N of segments in a window.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
@@ -147,7 +147,7 @@ def window_attention(
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
     [B, H, L, K] the keys and values of the packed context. Logits are reduced by ``strength`` [H] times the
     distance. The result equals :func:`naive_window_attention` up to rounding. Return the output [B, H, S, K]
-    and the weights [B, H, L, W, L + N * W]. Entry [:, :, i, j] has the weights of token j in segment i.
+    and the weights [B, H, L, W, L + N * W]. ``weights[:, :, i, j]`` are the weights of token j of segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -191,8 +191,8 @@ def _window_tokens(segments: Tensor, number: int) -> Tensor:
 def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
     """Convert the weights of window attention to row weights [B, H, S, L] and token weights [B, H, S, S].
 
-    ``weights`` [B, H, L, W, L + N * W] come from :func:`window_attention`. Entry [:, :, i, j] has the weights
-    of token j in segment i.
+    ``weights`` [B, H, L, W, L + N * W] come from :func:`window_attention`, for S tokens in L segments of W
+    tokens and windows of N segments. ``weights[:, :, i, j]`` are the weights of token j of segment i.
     """
     B, H, L, W, reads = weights.shape
     rows, near_weights = _to_token_order(weights, window).split([L, reads - L], dim=-1)

@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class OptimizerStep(Task):
-    """Benchmark "apollo": one optimizer step on the parameters of fairseq's Transformer."""
+    """Benchmark "apollo", which measures one optimizer step on the parameters of fairseq's Transformer."""
 
     notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
 

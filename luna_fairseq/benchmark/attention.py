@@ -52,7 +52,7 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with the implementation "naive", "chunk" or "triton".
 
-    The tensors in ``x`` are keyed by name. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
+    ``x`` is a dictionary of tensors. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
     [B, H, T, K] are the queries and keys of pack attention. Optional tensors are "v" (default: the keys),
     "rows" [B, L], True at masked rows of P, and "positions" [B, T], True at padding. With ``decay``, earlier
     tokens are gradually forgotten, at the initial rates of a model.
@@ -112,7 +112,7 @@ def anchored_attention(
 
 
 def softmax_attention(x: Inputs) -> Tensor:
-    """Compute softmax self-attention with an explicit weight matrix."""
+    """Compute softmax self-attention with explicit weights. ``x["mask"]`` is optional and True at padding."""
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
         logits = logits.masked_fill(x["mask"][:, None, None, :], float("-inf"))
@@ -167,7 +167,7 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Return the "output" and the "gradient of NAME" for each input, None for unused inputs."""
+    """Return the "output" and, for each input NAME, the "gradient of NAME" (None if NAME is unused)."""
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
@@ -196,7 +196,7 @@ class AttentionTask(Task):
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random tensors [B, H, length, K], keyed by name, from the keyword arguments NAME=length.
+        """Create a dictionary of random tensors [B, H, length, K] from the keyword arguments NAME=length.
 
         The memory layout is the same as for a model's projections. All except "gradient" require a gradient.
         """
@@ -232,8 +232,8 @@ class AttentionTask(Task):
     def check(self, variant: Variant) -> float:
         """Return the largest error against a float64 reference, divided by the tolerance.
 
-        In addition to ``--lengths``, a length of 7 is checked. Beyond ``--max-naive-length``, only the last
-        head of the last text is compared.
+        Length 7 is checked in addition to ``--lengths``. Beyond ``--max-naive-length``, only the last head of
+        the last example is compared. The result is 0 if no case applies.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(

@@ -150,7 +150,7 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         Dictionary with the following entries.
 
         - command: last command that ran.
-        - failed: error messages, keyed by implementation, or by "all" if the whole command failed.
+        - failed: error message of each implementation, or of "all" if the whole command failed.
         - found: JSON output of the command, with the measurements of all attempts.
         - seconds: duration of all attempts.
     """
@@ -210,7 +210,7 @@ def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Format the :func:`run_part` results of all commands, keyed by name, as the lines of gpu.md.
+    """Return the lines of gpu.md, given a dictionary from command to its :func:`run_part` result.
 
     The lines list the environment, the errors, the comparisons in ``HEADLINES``, and a table per command.
     """

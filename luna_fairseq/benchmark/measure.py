@@ -63,7 +63,7 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
-    """Return the quartiles of at least two numbers, keyed by "q1", "median" and "q3"."""
+    """Return the quartiles of at least two numbers as a dictionary with the keys "q1", "median" and "q3"."""
     return dict(zip(("q1", "median", "q3"), statistics.quantiles(values, n=4, method="inclusive")))
 
 
@@ -89,7 +89,7 @@ def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return functions, keyed by operator, that count the FLOPs of attention and linear layers on a CPU.
+    """Return a function for each operator that counts the FLOPs of attention or linear layers on a CPU.
 
     ``FlopCounterMode`` has no formulas for these operators and would count 0.
     """

@@ -95,7 +95,7 @@ def absorb_projections_everywhere() -> Iterator[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which attention computes its weight matrix explicitly and projects all tokens."""
+    """Context manager in which attention projects every token and computes its weight matrix explicitly."""
     projected = ("pack=projected", "unpack=projected", "pack-weights=projected")
     with force_forms((*projected, "softmax=naive")), ExitStack() as stack:
         if hasattr(torch.nn, "attention"):
@@ -108,9 +108,9 @@ class ModelVariant:
     """Model to measure in the benchmarks of complete models.
 
     Attributes:
-        architectures: value of fairseq's ``--arch``, keyed by task ("translate", "decode", "masked_lm" or
+        architectures: value of fairseq's ``--arch`` for each task ("translate", "decode", "masked_lm" or
             "classify"). The model is skipped in other tasks.
-        options: model options, keyed by name, in addition to the model sizes.
+        options: model options and their values, in addition to the model sizes.
         change: function that modifies the model after it is built.
         peer: True to print the speedup of every model over this one.
         optional: True to measure the model only if ``--with`` selects it.
@@ -211,7 +211,7 @@ class ModelTask(Task):
 
     @property
     def model_sizes(self) -> Dict[str, int]:
-        """Return the sizes of all models, keyed by option without prefix, such as ``{"layers": 6}``."""
+        """Return the size options of all models without their prefix, such as ``{"layers": 6}``."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -219,7 +219,7 @@ class ModelTask(Task):
 
     @property
     def dictionary_size(self) -> int:
-        """Return the number of dictionary entries, by default 260 for byte-level models, otherwise 32000."""
+        """Return the number of dictionary entries. The default is 260 for classifiers, otherwise 32000."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
@@ -237,7 +237,7 @@ class ModelTask(Task):
         return task
 
     def variants(self) -> Dict[str, ModelVariant]:
-        """Return the models to measure, keyed by name. Luna is listed once per ``--projection-length``."""
+        """Return the models to measure, with their names. Luna occurs once per ``--projection-length``."""
         found = {}
         for length in self.args.projection_length:
             lengths = {"projection_length": length, "encoder_projection_length": length}

@@ -144,9 +144,9 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 
 
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
-    """Return the time and the memory of a measurement, keyed by their axis labels in the plot.
+    """Return the time and the memory of a measurement as a dictionary from axis label to value.
 
-    If ``rate`` is "tokens" or "sentences", the time is per token or sentence, otherwise for the job.
+    The time is per token or per sentence if ``rate`` is "tokens" or "sentences". Otherwise it is per job.
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.

@@ -71,8 +71,8 @@ class Task:
         notes: description for ``--help`` and the output. Paragraphs are separated by empty lines. The first
             paragraph describes the task in one sentence.
         example: options of the example in ``--help``.
-        options: arguments for ``add_argument``, keyed by option name, such as "--batch".
-        table: variants, keyed by name.
+        options: dictionary from option, such as "--batch", to arguments for ``add_argument``.
+        table: dictionary from name to variant.
         rate: unit of the printed throughput, "tokens" or "sentences", or "" to print none.
     """
 
@@ -91,7 +91,7 @@ class Task:
         return [" ".join(paragraph.split()) for paragraph in cls.notes.split("\n\n")]
 
     def variants(self) -> Dict[str, Any]:
-        """Return the implementations to compare, keyed by name, in the order of the printed table."""
+        """Return the implementations to compare, with their names, in the order of the printed table."""
         return self.table
 
     def cases(self) -> List[Case]:
@@ -133,8 +133,8 @@ class Section:
         rate: unit of the printed throughput, "tokens" or "sentences", or "" to print none.
         notes: lines that describe the measurement.
         peers: names of the variants that get a speedup column.
-        checks: largest error divided by the tolerance, keyed by variant name.
-        failed: error messages of variants that could not be measured, keyed by variant name.
+        checks: largest error of each variant, divided by the tolerance.
+        failed: dictionary from variant to error message, for variants that could not be measured.
         running: name of the variant that is being measured. If the process dies, this variant is blamed.
         results: measurements, one per case and variant.
         profiles: counts of operations and calls, with ``--profile``.
@@ -254,7 +254,7 @@ def number_options(**options: Any) -> Dict[str, Any]:
     """Return ``add_argument`` arguments for options that take positive integers.
 
     ``options`` gives the default of each option. If the default is a list, the option takes several numbers.
-    The help texts are in NUMBERS.
+    NUMBERS contains the descriptions for ``--help``.
     """
     found: Dict[str, Any] = {}
     for name, default in options.items():

@@ -41,7 +41,7 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def model_dataclass(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass that declares a model's options, or None if the model is not from this package."""
+    """Return the dataclass that declares a model's options. None if the model is not from this package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     dataclass = MODEL_DATACLASS_REGISTRY.get(model_name(options))

@@ -58,7 +58,7 @@ def check_overrides(
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return text to append to an error message, which suggests a similar known name; "" if there is none.
+    """Return a sentence for an error message that suggests a similar known name, or "" if there is none.
 
     Example:
         >>> suggest_name("encoder_layer", ["encoder_layers", "decoder_layers"])

@@ -126,7 +126,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a checkpoint was trained with other fixed model options (not dropout and the like).
+    """Raise InputError if a checkpoint's model options, except those that may change, differ from a run's.
 
     ``stored`` and ``ours`` are the model options of the checkpoint ``path`` and of this run.
     """
@@ -139,7 +139,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe how a checkpoint's model options (``stored``) and a run's (``ours``) differ; "" if equal."""
+    """Describe how a checkpoint's options (``stored``) differ from a run's. Return "" if they are equal."""
     found = find_differences(stored, ours)
     if not found:
         return ""
@@ -239,7 +239,7 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return the size and hash (fingerprint) of each dictionary of a task, keyed by the dictionary's name."""
+    """Return a dictionary from dictionary name to fingerprint (size and hash), for a task's dictionaries."""
     from fairseq.data import Dictionary
 
     fingerprints = {}
@@ -254,7 +254,7 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
 
 
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
-    """Return the fingerprints of a checkpoint's dictionaries, or None if they are unknown."""
+    """Return the fingerprints of a checkpoint's dictionaries. None if they are unknown."""
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES)
 
@@ -264,7 +264,7 @@ def check_fingerprints(
 ) -> None:
     """Raise InputError if the dictionaries of the data differ from the dictionaries of a checkpoint.
 
-    ``stored`` and ``ours`` are the fingerprints of the training and of the data, keyed by dictionary name. If
+    ``stored`` and ``ours`` map dictionary names to the fingerprints of the training and of the data. If
     ``stored`` is None, only a warning is logged. Dictionaries in ``may_differ`` are not compared.
     """
     if stored is None:

@@ -103,7 +103,7 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
-    """Return the checkpoints in a folder whose names match a pattern, keyed by epoch or update number.
+    """Map epoch or update numbers to the checkpoints in a folder whose names match a pattern.
 
     Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if the folder has no others.
     """

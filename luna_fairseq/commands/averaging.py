@@ -109,9 +109,10 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the seed and the checkpoint folder of the run that wrote a checkpoint with contents ``state``.
+    """Return ``{"--seed": ..., "--save-dir": ...}`` of the run that wrote the checkpoint ``state``.
 
-    These settings distinguish runs whose checkpoints do not store a random name of the run.
+    These two options identify a run if its checkpoints do not store a random run name. Unknown values are
+    None.
     """
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
@@ -146,10 +147,10 @@ def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: P
 
 
 def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Raise InputError if two checkpoints belong to different training runs.
+    """Raise InputError if the settings of two checkpoints show that they belong to different training runs.
 
-    If both checkpoints store the random name of their run, the names are compared. Otherwise, the seeds and
-    folders are compared if both are known.
+    ``first`` and ``other`` hold the run's random name, seed and checkpoint folder. If both have a name, only
+    the names are compared. Otherwise the other settings are compared, except those that are None in either.
     """
     names = [name for name in first if first[name] is not None and other[name] is not None]
     # If both checkpoints name their run, the folder is not compared, because a run may be resumed elsewhere.

@@ -21,7 +21,7 @@ class Launch:
     Attributes:
         options: arguments of fairseq-train, without DATA.
         hydra: arguments of fairseq-hydra-train that override the recipe.
-        notes: lines to print that explain the batch size and the choice of bf16, fp16 or fp32.
+        notes: lines to print that explain the batch size and why bf16, fp16 or fp32 is used.
         save_dir: checkpoint folder.
     """
 
@@ -35,7 +35,7 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
     """Return the fairseq options that train a recipe with its stated batch size on this number of GPUs.
 
     A recipe that states its batch size for one GPU uses only one. ``capability`` is the compute capability of
-    the GPUs, such as (8, 0), or None without a GPU.
+    the GPUs, such as (8, 0). It is None without a GPU.
     """
     parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []

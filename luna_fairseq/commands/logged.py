@@ -32,7 +32,7 @@ def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
     """Run fairseq-train with its output in a log file, and show the number of updates in a progress bar.
 
-    Output lines that contain one of the texts in ``shown`` are also printed.
+    Output lines that contain one of the strings in ``shown`` are also printed.
     """
     given = parse_options(command).get("--max-update", "")
     total = int(given) if given.isdigit() else None
@@ -70,7 +70,7 @@ def run_logged(
     Args:
         command: program and its arguments.
         log: file for standard output and standard error.
-        shown: texts. Lines of standard output that contain one of these texts are also printed.
+        shown: strings. Lines of standard output that contain one of them are also printed.
         output: file for standard output (default: the log file).
         empty_log: empty the log file first, rather than append to it.
         watch: function that is called with each line of standard output.

@@ -45,8 +45,8 @@ class Recipe:
         heading: lines of the comment at the top of the file.
         settings: option values, nested by group, including the options of the family.
         gpus: number of GPUs for which the batch size is stated.
-        left_out: names of the recipe's options that were removed, because the user has replaced their
-            component, such as "--warmup-init-lr".
+        left_out: options of the recipe, such as "--warmup-init-lr", that were removed. They belong to a
+            component that the user has replaced.
     """
 
     name: str
@@ -199,7 +199,7 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
 
 
 def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option as command-line words: ("--lr", 0.1) gives "--lr" and "0.1"; False gives nothing."""
+    """Yield an option as command-line words: "--lr", "0.1" for ("--lr", 0.1), and nothing for False."""
     # False is the default of every flag.
     if value is None or value is False:
         return

@@ -20,9 +20,10 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
-    """Call a function, and print user errors as one line. Return the exit status: 1 after an error, else 0.
+    """Call a function, and return the exit status. Errors that the user can fix are printed as one line.
 
-    Other exceptions propagate. If an OSError names no path, the message names ``location``.
+    The status is 1 after such an error, otherwise 0. Other exceptions propagate. If an OSError names no path,
+    the message names ``location``.
     """
     try:
         with exit_if_unread():

@@ -76,9 +76,9 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
 
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
-    """Return the options and data checksums that must not change when a run is resumed, keyed by name.
+    """Return the options and data checksums that must not change when a run is resumed.
 
-    The result is None with --restore-file or an option --reset-*, because nothing is compared then.
+    Return None if --restore-file or a --reset-* option is given, because nothing is compared in that case.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):

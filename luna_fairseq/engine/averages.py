@@ -54,7 +54,7 @@ class _WithoutNames:
 
 @AVERAGED_WEIGHTS.replaces("fairseq.trainer:Trainer._build_ema")
 def _average_in_float32(build: Function, self: Any) -> None:
-    """Replacement for ``Trainer._build_ema`` that averages 16-bit weights in float32 (--ema-fp32)."""
+    """Replacement for ``Trainer._build_ema`` that sets --ema-fp32 if --store-ema averages 16-bit weights."""
     common, ema = self.cfg.common, self.cfg.ema
     if ema.store_ema and (common.fp16 or common.bf16) and not ema.ema_fp32:
         logger.info("--store-ema averages in float32 (--ema-fp32), because the weights have 16 bits")

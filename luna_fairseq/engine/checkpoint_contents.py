@@ -37,9 +37,9 @@ class Origin:
 
     Attributes:
         path: path of the checkpoint.
-        identity: task, languages and name of the run; see :func:`same_training.stored_identity`.
+        identity: task, languages and name of the run, from :func:`same_training.stored_identity`.
         options: options of the model.
-        dictionaries: fingerprints of the dictionaries, or None if they are unknown.
+        dictionaries: fingerprints of the dictionaries. None if they are unknown.
         weights: weights of the model.
     """
 

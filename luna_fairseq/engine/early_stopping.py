@@ -28,7 +28,7 @@ def has_run_out_of_patience(patience: int) -> bool:
 
 
 def _find_function() -> Any:
-    """Return fairseq's ``should_stop_early``, or None if this process does not run fairseq-train."""
+    """Return fairseq's ``should_stop_early``. None if this process does not run fairseq-train."""
     for program in ("__main__", "fairseq_cli.train"):
         function = getattr(sys.modules.get(program), "should_stop_early", None)
         if function is not None:

@@ -75,7 +75,7 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Decorate a function without arguments, to be called once when the patch is applied at import."""
+        """Decorator for a function without arguments. It is called once, when the patch is applied."""
         self.replacements.append(("", function))
         return function
 

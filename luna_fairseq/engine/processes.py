@@ -129,7 +129,7 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager in which a parent process waits for the training processes that it has started.
+    """Context manager for the code in which a parent process waits for its training processes.
 
     SIGTERM is forwarded to the children. If a child fails, the others are terminated, and this process exits.
     ``reported`` is a shared integer, set to 1 once a child has printed its error.

@@ -73,7 +73,7 @@ def is_damaged_archive(path: Path) -> Optional[bool]:
 
 
 def describe_damage(path: Path) -> Optional[str]:
-    """Return text that describes a checkpoint's damage, such as "is damaged", or None if it is intact."""
+    """Return a phrase for a checkpoint's damage, such as "is damaged". None if the checkpoint is intact."""
     is_damaged = is_damaged_archive(path)
     if is_damaged is not None:
         return "is damaged" if is_damaged else None

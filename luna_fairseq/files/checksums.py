@@ -51,7 +51,7 @@ def check_files(path: Path) -> None:
 
 
 def read_checksums(folder: Path) -> Dict[str, str]:
-    """Return the SHA-256 checksums listed in a folder, keyed by file name, or {} if there is no list."""
+    """Return a dictionary from file name to SHA-256, read from a folder's list. {} if there is no list."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
@@ -110,7 +110,7 @@ def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
 
 
 def checksum_of_data(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
-    """Compute one checksum of all texts, labels and dictionaries in folders of prepared data.
+    """Compute one checksum of the text, labels and dictionaries in folders of prepared data.
 
     Files of subfolders are included. Checksums listed in ``checksums.sha256`` are not computed again.
     """

@@ -26,8 +26,8 @@ class RemoteFile:
 
     Attributes:
         url: public address, whose last part is the name of the file.
-        size: number of bytes, or None if the size is not published.
-        checksum: algorithm and hexadecimal digits, such as "sha256:9f86d0...". None if none is published.
+        size: number of bytes. None if the size is not published.
+        checksum: algorithm and hexadecimal digits, such as "sha256:9f86d0...". None if unpublished.
     """
 
     url: str
@@ -41,7 +41,7 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
-    """Return the path to a published file, and download the file first if it is missing.
+    """Download a published file if it is missing, and return its path.
 
     ``mirror`` is a local folder, an address ``http://...`` to which the name is appended, or None for the
     public address. Size and checksum are verified only for the public address, because a mirror may have

@@ -59,7 +59,7 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the recorded results of a step, or None if the step must run.
+        """Return the recorded results of a step. None means that the step must run.
 
         A step must run if it is not recorded with this ``key``, a checksum of its input and options, or if
         one of its files is missing or has another size.

@@ -50,7 +50,7 @@ def check_same_run(
     Args:
         folder: run folder, created if it does not exist.
         option: option that names the folder, such as "--save-dir", for the error message.
-        identity: options and data checksums that must not change, keyed by name.
+        identity: options and data checksums that must not change, with their names.
         results: names of files in the folder. If any of them exists, the run is resumed.
         should_record: False to compare without locking and writing.
 
@@ -113,12 +113,11 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 
 
 def select_fixed_options(words: Sequence[str], compares_results: bool = False) -> Dict[str, str]:
-    """Return the fairseq-train options that must not change when a run is resumed, keyed by name.
+    """Return the fairseq-train options that must not change when a run is resumed, with their values.
 
     ``words`` is the command line, split into words. Options that determine the duration of training, devices,
-    checkpoints and logging are omitted. So are model options that may change, such as dropout. If
-    ``compares_results`` is True, because the results of several runs are compared, these options are
-    included.
+    checkpoints and logging are omitted. Model options that may change, such as dropout, are omitted unless
+    the results of several runs are compared (``compares_results``).
     """
     return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY if compares_results else MAY_CHANGE)
 

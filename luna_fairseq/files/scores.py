@@ -35,7 +35,7 @@ def write_scores(
 
 
 def read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Return the scores in a JSON file of :func:`write_scores`. Raise InputError if there are none."""
+    """Return the scores in a JSON file from :func:`write_scores`. Raise InputError if it is invalid."""
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         for score in scores:
@@ -72,7 +72,7 @@ def describe_settings(score: Mapping[str, Any]) -> str:
 
 
 def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optional[Path]:
-    """Return the path of the translation that was scored, or None if it is unknown, missing or modified."""
+    """Return the path of the scored translation. None if it is unknown, missing or modified."""
     for score in scores:
         if "translation" in score:
             path = folder / score["translation"]
@@ -82,7 +82,7 @@ def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optio
 
 
 def _translation_checksum(path: Path) -> str:
-    """Return the SHA-256 of the S-, T-, H- and D- lines of fairseq-generate's output; skip log lines."""
+    """Return the SHA-256 of the S-, T-, H- and D- lines in an output file of fairseq-generate."""
     state = hashlib.sha256()
     with path.open("rb") as file:
         for line in file:

@@ -68,7 +68,7 @@ def _key(status: os.stat_result) -> Key:
 
 
 def _inherited_locks() -> Dict[Key, int]:
-    """Return the handles of folders that ancestors of this process have locked, keyed by (device, inode)."""
+    """Map (device, inode) to the handles of folders that ancestors of this process have locked."""
     locks = [tuple(map(int, lock.split(":"))) for lock in os.environ.get(LOCKS, "").split(",") if lock]
     return {(device, inode): handle for device, inode, handle in locks}
 

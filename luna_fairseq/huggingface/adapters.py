@@ -105,9 +105,9 @@ class TransformersStack(TokenEmbedding):
     def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]
     ) -> Tensor:
-        """Compute the padding mask [B, T] of token ids [B, T] or input embeddings [B, T, C], True at padding.
+        """Compute the mask [B, T], True at padding, of token ids [B, T] or input embeddings [B, T, C].
 
-        If an attention mask is given, its last T columns are used, because earlier columns belong to cached
+        If an attention mask is given, its last T columns are used. Earlier columns belong to cached
         positions. Otherwise the padding id is masked, and embeddings are assumed to be unpadded.
         """
         if (input_ids is None) == (inputs_embeds is None):

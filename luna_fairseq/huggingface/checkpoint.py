@@ -20,7 +20,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """Load a fairseq checkpoint with its classification heads. ``data`` is the folder of the dictionaries."""
+    """Load a fairseq checkpoint with its classification heads. ``data`` contains the dictionaries."""
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")
     overrides = {"data": str(data.absolute()), "load_checkpoint_heads": True}

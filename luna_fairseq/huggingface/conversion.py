@@ -50,7 +50,7 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """Return the values of all options in the dataclass of a fairseq model, keyed by name.
+    """Return the names and values of all options in the dataclass of a fairseq model.
 
     All options are written to config.json, so that new options of the dataclass are exported automatically.
     """
@@ -319,8 +319,8 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
     Args:
         model: fairseq model.
         kind: kind of model, from :func:`find_kind`.
-        dictionary: dictionary of the tokens that the model generates. If the model does not generate text,
-            dictionary of its input tokens, or None for images.
+        dictionary: dictionary of the tokens that the model generates. For a model that does not generate
+            text, the dictionary of its input tokens. None for a model of images.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):

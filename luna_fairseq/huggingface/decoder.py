@@ -142,7 +142,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the exported encoder's output [B, T, C] to this package's ``EncoderOutput``, [T, B, C]."""
+    """Convert the exported encoder's output [B, T, C] to an ``EncoderOutput``, whose layout is [T, B, C]."""
     if encoder_outputs is None:
         return None
     source_mask = encoder_outputs.source_mask
@@ -222,7 +222,7 @@ class CachedGeneration(nn.Module):
 
 
 def _cached_state(cache: Any) -> Optional[DecoderState]:
-    """Return the decoding state in a cache, or None. Raise TypeError for another model's cache."""
+    """Return a cache's decoding state, or None if it has none. Raise TypeError for another model's cache."""
     if cache is None or isinstance(cache, LunaCache):
         return None if cache is None else cache.state
     raise TypeError(

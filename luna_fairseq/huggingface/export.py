@@ -183,7 +183,7 @@ def _generation_dictionary(task: Any) -> Any:
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
-    """Return the name of the classification head to export, or None to export the language model.
+    """Return the name of the classification head to export. None means to export the language model.
 
     ``head`` is the user's choice. Raises InputError if it is None and the model has several heads.
     """

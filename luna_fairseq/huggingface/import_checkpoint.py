@@ -140,7 +140,7 @@ def _check_same_training(
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
     """Raise InputError if a tokenizer's vocabulary in a folder has changed since the export.
 
-    ``exported`` holds the digest of each vocabulary, keyed by file name. A missing file causes a warning.
+    ``exported`` maps the file name of each vocabulary to its digest. A missing file causes a warning.
     """
     from tokenizers import Tokenizer
 

@@ -44,7 +44,7 @@ def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, 
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the known training details, keyed by heading, such as "updates" and "source language"."""
+    """Return the known details of the training, with headings such as "updates" as keys."""
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
@@ -64,7 +64,7 @@ def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
 
 
 def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str, str]:
-    """Return the scores of a checkpoint with their settings, as text keyed by the name of the score.
+    """Return a dictionary from score name to a text with the score and its settings, for a checkpoint.
 
     The result is empty if no file has scores of the checkpoint.
 
@@ -99,7 +99,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the model options used for training, keyed by their names in Markdown backticks."""
+    """Return the model options used for training. The keys are their names in Markdown backticks."""
     options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

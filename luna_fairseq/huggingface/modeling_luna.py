@@ -44,7 +44,7 @@ class LunaModelOutput(ModelOutput):
     Attributes:
         last_hidden_state: output [B, T, C] of the last layer.
         packed: normalized packed sequence P [B, L, C] after the last layer.
-        packed_mask: mask [B, L], 1 at used vectors of P and 0 at padding.
+        packed_mask: mask [B, L] with 1 at used rows of P and 0 at padding.
         source_mask: mask [B, T], 0 at padding and 1 at tokens. If ``config.separators`` is set, tokens have
             their one-based sentence numbers instead of 1.
         hidden_states: outputs [B, T, C] of the embedding and of each layer, or None.

@@ -105,9 +105,9 @@ class DecodingStep(nn.Module):
     """Module exported as the ONNX graph of one decoding step for one token per sentence.
 
     The inputs are "token", the tensors that the decoder caches for the source (``memory`` is an example), and
-    the tensors of the state. In a language model, ``memory`` is the same for all texts and part of the graph.
-    The outputs are "logits", and "next_NAME" for each tensor NAME of the state. A state of zeros is the
-    beginning of a text. A padding token leaves the state of its sentence unchanged.
+    the tensors of the state. In a language model, ``memory`` is the same for all sequences and is part of the
+    graph. The outputs are "logits", and "next_NAME" for each tensor NAME of the state. A state of zeros marks
+    the beginning of a sequence. A padding token leaves the state of its sentence unchanged.
     """
 
     def __init__(self, model: Any, memory: DecoderMemory):
@@ -128,9 +128,10 @@ class DecodingStep(nn.Module):
         return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits [B, V] of the next token of B texts, and the new state, as a flat tuple.
+        """Return a flat tuple of the logits [B, V] of the next tokens and the tensors of the new state.
 
-        ``inputs`` are token ids [B, 1], the memory's tensors (none in a language model), and the state's.
+        ``inputs`` are the token ids [B, 1], the tensors of the memory (except in a language model) and of the
+        state.
         """
         token, given, state = (
             inputs[0],

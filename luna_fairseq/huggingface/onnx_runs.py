@@ -76,7 +76,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph run by onnxruntime. A call maps arrays keyed by input name to arrays keyed by output name.
+    """ONNX graph run by onnxruntime. A call maps a dictionary of input arrays to one of output arrays.
 
     Arrays whose names are not input names are ignored.
     """

@@ -152,7 +152,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each of a tokenizer's vocabularies, keyed by file name; {} without a tokenizer."""
+    """Map the file name of each vocabulary of a tokenizer to a digest. Return {} without a tokenizer."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))

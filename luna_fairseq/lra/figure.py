@@ -35,7 +35,7 @@ class Costs:
 
     Attributes:
         length: length of the longest sequences in bytes.
-        by_model: costs keyed by the name of the model in the benchmark.
+        by_model: dictionary from model name in the benchmark to costs.
     """
 
     def __init__(self, path: Path):
@@ -111,9 +111,9 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Read validation accuracies in percent, keyed by update, from a log of fairseq-train. {} without a log.
+    """Read the validation accuracy in percent at each update from a log of fairseq-train.
 
-    If a resumed run repeated an update, the later accuracy is used.
+    If a resumed run repeated an update, the later accuracy is used. Without a log, the result is {}.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)

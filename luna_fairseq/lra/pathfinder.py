@@ -130,7 +130,7 @@ def _grow_path(
 
 
 def _move(point: Point, direction: float, distance: float) -> Point:
-    """Move a point (x, y) by a distance in pixels, in a direction in radians."""
+    """Move a point (x, y) by ``distance`` pixels in ``direction``, an angle in radians."""
     return point[0] + distance * math.cos(direction), point[1] + distance * math.sin(direction)
 
 

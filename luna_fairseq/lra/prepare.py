@@ -119,8 +119,8 @@ def _input_names() -> Set[str]:
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
     """Return an error message for an output folder that contains data made with different settings.
 
-    ``settings`` are the current settings. ``before`` are the settings of the existing data, or None if
-    another program wrote the data.
+    ``settings`` are the current settings, and ``before`` the settings of the existing data. ``before`` is
+    None if another program wrote the data.
     """
     found = "other files"
     if before is not None:

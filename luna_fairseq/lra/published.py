@@ -118,7 +118,7 @@ def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
 
 
 def _report_truncated(truncated: List[int], max_length: int) -> None:
-    """Print how many texts were truncated, and the length of the longest one."""
+    """Print how many examples were truncated, and the length of the longest one."""
     if truncated:
         number, longest = len(truncated), max(truncated)
         say(f"{number:,} texts were cut to {max_length:,} bytes (--max-length), the longest of {longest:,}")

@@ -147,7 +147,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     """Check before training that the requested plots can be drawn.
 
     Returns:
-        Training costs of the models for ``--figure``, or None without this option.
+        Training costs of the models for ``--figure``. None without this option.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither.")
@@ -177,7 +177,7 @@ def find_task(recipe: Recipe) -> str:
 
 
 def model_options(model: str, task: str) -> List[str]:
-    """Return the fairseq-train options for a model named as in ``--models``, and a task such as "listop".
+    """Return the fairseq-train options for a model of ``--models`` and a task such as "listop".
 
     Example:
         >>> model_options("luna-16-p", "listop")
@@ -208,9 +208,9 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 
 
 def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
-    """Train a model, test its best checkpoint, and write the result to ``result.json`` in a folder.
+    """Train a model, test its best checkpoint, and write the result to ``result.json`` in ``folder``.
 
-    ``planned`` is the result without the accuracy. Return the complete result.
+    ``planned`` is the result without its accuracy, which is not yet known. Return the complete result.
     """
     folder.mkdir(parents=True, exist_ok=True)
     options = planned.options

@@ -100,11 +100,11 @@ class LRATask(FairseqTask):
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, fields: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build a split's dataset, and store it in ``self.datasets``, shuffled except with ``--no-shuffle``.
+        """Build a split's dataset, shuffle it except with --no-shuffle, and store it in ``self.datasets``.
 
         Args:
             split: name of the split.
-            fields: nested dictionary of datasets, keyed by the field names of a batch.
+            fields: nested dictionary of datasets. The keys are the field names of a batch.
             sizes: length of each example.
         """
         fields = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **fields}

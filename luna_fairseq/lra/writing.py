@@ -95,5 +95,5 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
 
 
 def _group_by_split(counts: Counter, classes: int) -> Counts:
-    """Convert counts keyed by (split, class) to ``{split: counts of all classes}``."""
+    """Convert a dictionary from (split, class) to count into ``{split: counts of all classes}``."""
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

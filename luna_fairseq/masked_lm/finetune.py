@@ -51,8 +51,8 @@ class FineTuningOptions:
         pretrained: checkpoint from which every run starts.
         out: folder to write to.
         sweep: "search", "table-9", or None for the default of the task.
-        batch_sizes: numbers of examples per update, or None for the batch sizes of the sweep.
-        lrs: learning rates, or None for the learning rates of the sweep.
+        batch_sizes: numbers of examples per update. None for the values that belong to the sweep.
+        lrs: learning rates. None for the values that belong to the sweep.
         at_a_time: number of examples that fit into memory.
         epochs: maximum number of epochs.
         patience: number of epochs without improvement that ends a run.

@@ -35,10 +35,10 @@ class TextOptions:
         valid: files of the validation text.
         destdir: folder to write to.
         test: files of the test text.
-        vocab_size: number of subword pieces of the encoding to learn, or None for GPT-2's encoding.
+        vocab_size: number of subwords of the encoding to learn. None for GPT-2's encoding.
         gpt2_encoder_json: GPT-2's encoder.json.
         gpt2_vocab_bpe: GPT-2's vocab.bpe.
-        dict: dictionary to use, or None for a dictionary of all subword pieces.
+        dict: dictionary to use. None for a dictionary of all subwords.
         shards: number of parts of the training text.
         max_unknown: maximum percentage of unknown tokens in a split.
         workers: number of processes.

@@ -47,7 +47,7 @@ class BFloat16Linear(nn.Module):
 
     Args:
         weight: float32 matrix [out_features, in_features].
-        bias: float32 vector [out_features], or None for a layer without bias.
+        bias: float32 vector [out_features]. None for a layer without bias.
     """
 
     def __init__(self, weight: Tensor, bias: Optional[Tensor]):

@@ -37,9 +37,9 @@ class Decoding(NamedTuple):
 
     Attributes:
         memory: cached tensors of the source sentences.
-        state: state after the tokens so far, or None before the first step.
-        sentences: index of each hypothesis's sentence in ``memory``, or None for a language model. Each
-            sentence has the same number of adjacent hypotheses.
+        state: decoder state after the tokens generated so far. None before the first step.
+        sentences: index of each hypothesis's sentence in ``memory``. The hypotheses of a sentence are
+            adjacent, and all sentences have equally many. None for a language model.
     """
 
     memory: DecoderMemory
@@ -133,7 +133,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
         Args:
             prev_output_tokens: target tokens [B, T], shifted right by one.
-            encoder_out: output of :class:`FairseqLunaEncoder`, or None without an encoder.
+            encoder_out: output of :class:`FairseqLunaEncoder`. None without an encoder.
             incremental_state: fairseq's decoding state. If it is given, only the last token is processed.
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
             alignment_layer: layer whose attention weights over the source are returned (default: the last
@@ -241,7 +241,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
         ``encoder_out`` is None for a language model. ``num_hypotheses`` is the number of hypotheses in the
         batch, and ``weights_of`` lists the layers (by index) whose attention weights are needed. ``state`` is
-        the decoder state left by text decoded earlier, or None.
+        the decoder state after earlier text. It is None for a new text.
         """
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
@@ -251,7 +251,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return Decoding(memory, self.to_device(state), sentences)
 
     def continue_from(self, incremental_state: IncrementalState, state: Optional[DecoderState]) -> None:
-        """Start decoding from ``state``, the decoder state left by earlier text, or None for a new text."""
+        """Start decoding from ``state``, the decoder state after earlier text. None starts a new text."""
         self.set_incremental_state(incremental_state, "start", state)
 
     def read_segment(

@@ -70,11 +70,12 @@ def read_options(options_class: Any, cfg: Any, **given: Any) -> Any:
 
 
 def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
-    """Return functions with which an encoder or a decoder builds fairseq's modules.
+    """Return the functions that build an encoder's or a decoder's modules from fairseq's classes.
 
-    fairseq's dropout has a name for --retain-dropout-modules, its layer norm uses apex's fused kernel if apex
-    is installed, and linear layers have quantization noise if --quant-noise-pq is set. Layers are compiled,
-    checkpointed or sharded as the options request.
+    Dropout modules have names, so that --retain-dropout-modules can select them. The layer norm uses apex's
+    fused kernel if apex is installed, and linear layers have quantization noise if --quant-noise-pq is set.
+    Layers are compiled, checkpointed or sharded as the options request. ``layer_drop`` is the probability of
+    skipping a layer (LayerDrop).
     """
 
     def build_layers(layers: Iterable[nn.Module]) -> nn.ModuleList:

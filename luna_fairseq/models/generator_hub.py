@@ -162,7 +162,7 @@ class LanguageModelHub(GeneratorHub):
     is_limited_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Continue encoded texts, with the arguments and the result of :meth:`GeneratorHub.generate`."""
+        """Continue encoded sequences, with the arguments and the result of :meth:`GeneratorHub.generate`."""
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
                 raise InputError(f"{name} is for translation, a language model has no source: remove it")
@@ -193,8 +193,9 @@ class LanguageModelHub(GeneratorHub):
     ) -> Any:
         """Generate continuations of a text or of a list of texts. Return each text with its continuation.
 
-        If ``stream``, a state returned by :meth:`read`, is given, the texts follow the text processed so far.
-        The state is not modified. ``kwargs`` are generation options, such as ``sampling``.
+        ``stream`` is a state returned by :meth:`read`. If it is given, each text continues the text that was
+        read, and the state is not modified. ``beam``, ``verbose`` and the generation options ``kwargs``, such
+        as ``sampling``, have the same meaning as in fairseq's hub interface.
         """
         if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}

@@ -41,7 +41,7 @@ def quantise(model: nn.Module) -> None:
 
 
 class OneDnnWeight:
-    """8-bit weight of a linear layer in the memory layout of oneDNN, with a scale for each output."""
+    """8-bit weight of a linear layer in the memory layout of oneDNN, with one scale per output feature."""
 
     def __init__(self, quantised: Tensor):
         self.packed = torch.ops.onednn.qlinear_prepack(quantised.int_repr(), None)
@@ -122,12 +122,12 @@ LINEAR8_FORMS = FormTable(
 class Linear8(nn.Module):
     """Linear layer that multiplies 8-bit weights by 8-bit inputs.
 
-    Weights are scaled per output, and inputs per position. The output at a position therefore does not depend
-    on other positions or sentences.
+    Weights have one scale per output feature, and inputs one per position. The output at a position therefore
+    does not depend on other positions or sentences.
 
     Args:
         weight: float32 matrix [out_features, in_features].
-        bias: float32 vector [out_features], or None for a layer without bias.
+        bias: float32 vector [out_features]. None for a layer without bias.
 
     Example:
         >>> layer = Linear8(torch.eye(8), bias=None)

@@ -94,12 +94,12 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute the logits [B, T, V] of the next tokens, out of V, for B texts of T tokens.
+        """Compute the logits [B, T, V] of the next token at each of T positions of B sequences.
 
         Args:
             src_tokens: tokens [B, T], shifted right by one.
             src_lengths: ignored.
-            stream: model state after earlier text, updated in place.
+            stream: recurrent state of the model after earlier text, updated in place.
             keep_after: number of tokens after which the state is stored in ``stream``. If the next call
                 repeats the last T - n tokens as context, pass n (default: None, after all T tokens).
             kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.

@@ -18,9 +18,9 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
-    """Options shared by all causal language models of this package, named as in fairseq.
+    """Options that all causal language models of this package share. They have the same names as in fairseq.
 
-    The default sizes match the decoder of the base translation model.
+    The default sizes match the decoder of fairseq's ``transformer`` for translation (width 512).
     """
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension", least=1)

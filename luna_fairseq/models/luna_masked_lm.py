@@ -41,9 +41,10 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
         """Compute features [B, T, C] of tokens [B, T], and a dictionary of further results.
 
         - ``packed_features``: packed sequence P [B, L, C] of L rows after the last layer and its layer norm
-        - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
-        - ``inner_states``: hidden states [T, B, C] after every layer, or None without ``return_all_hiddens``
-        - ``packed_states``: P [L, B, C] after every layer, before its layer norm; None likewise
+        - ``packed_padding_mask``: mask [B, L], True at padded rows of P. None if there is no padding
+        - ``inner_states``: hidden states [T, B, C] after every layer
+        - ``packed_states``: P [L, B, C] after every layer, before its layer norm. Without
+          ``return_all_hiddens``, both lists of states are None
 
         If the keyword argument ``token_embeddings`` [B, T, C] is given, it replaces the token embeddings.
         """

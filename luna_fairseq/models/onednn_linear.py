@@ -36,7 +36,7 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Return a copy of linear layers' parameters for oneDNN, or None if oneDNN cannot be used.
+        """Return a copy of linear layers' parameters for oneDNN. None if oneDNN cannot be used.
 
         The parameters must be non-empty float32 tensors on a CPU, not created in inference mode.
         """
@@ -49,7 +49,7 @@ class WeightCopy:
         """Return True if the copy may be used in place of the layers' weights.
 
         x must be in float32 on a CPU, gradients must be disabled, and torch must not be capturing a graph.
-        The parameters must be unchanged since the copy was made; changes of ``parameter.data`` are missed.
+        The parameters must be unchanged since the copy was made. Changes of ``parameter.data`` are missed.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():

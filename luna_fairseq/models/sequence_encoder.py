@@ -40,7 +40,7 @@ class PixelEmbedding(nn.Module):
             nn.init.normal_(self.cls, std=embed_dim**-0.5)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Embed pixel intensities [B, T] as vectors [B, T, C], or [B, T + 1, C] with the learned vector."""
+        """Embed pixel intensities [B, T]. Return vectors [B, T, C], or [B, T + 1, C] with ``prepend_cls``."""
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)

@@ -27,7 +27,7 @@ _BLOCK = 128  # columns whose maximum find_largest compares
 
 
 class EncodedBatch(NamedTuple):
-    """Encoder outputs of a batch, and output projections restricted to tokens the beam search may choose.
+    """Encoder outputs of a batch, and output projections restricted to tokens that beam search may choose.
 
     Attributes:
         outputs: encoder output of each model. Empty for language models.
@@ -52,7 +52,8 @@ class Ensemble(EnsembleModel):
     """fairseq's ensemble of models. The output projections may be restricted to some target tokens.
 
     If ``needs_weights`` is True, attention weights over the source are returned. ``begin_from`` is a function
-    that maps the number of hypotheses to the decoder state after earlier text, or None if there is none.
+    that maps the number of hypotheses to the decoder state after earlier text. It is None if there is no
+    earlier text.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Ensemble(EnsembleModel):
         incremental_states: List[Dict[str, Any]],
         temperature: float = 1.0,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute log-probabilities [R, V] for fairseq's search loop, -inf at tokens it may not choose."""
+        """Expand the result of :meth:`compute_lprobs` to [R, V]. Tokens that are not candidates get -inf."""
         lprobs, weights = self.compute_lprobs(tokens, encoded, incremental_states, temperature)
         if encoded.candidates is not None:
             size = len(self.single_model.decoder.dictionary)
@@ -154,8 +155,9 @@ class RepeatBlock(NGramRepeatBlock):
 class Generator(SequenceGenerator):
     """Beam search for this project's models, with the arguments of fairseq's ``SequenceGenerator``.
 
-    Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. A vocabulary
-    shortlist restricts all of these searches to the target tokens that may translate the source.
+    Sampling, diverse search, constraints and language model fusion use fairseq's search loop instead. A
+    vocabulary shortlist restricts all of these searches to tokens that can occur in a translation of the
+    source.
     """
 
     model: Any
@@ -225,14 +227,15 @@ class BatchSearch:
 
     Args:
         net_input: inputs of the encoder or, for a language model, of the decoder.
-        prefix: first tokens [B, length] that translations must begin with, padded on the right, or None.
+        prefix: first tokens [B, length] that translations must begin with, padded on the right. None if there
+            is no prefix.
         bos_token: symbol before the first token (default: the end-of-sentence symbol).
 
     Attributes:
         last: number of the step in which all hypotheses end.
         tokens: symbol before the first token, and the tokens so far [R, last + 2].
         scores: sums of log-probabilities up to each token [R, last + 1].
-        attention: attention weights [R, S, last + 2] over the source, or None if the models return none.
+        attention: attention weights [R, S, last + 2] over the source. None if the models return no weights.
     """
 
     def __init__(
@@ -286,7 +289,7 @@ class BatchSearch:
         return self.hypotheses
 
     def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
-        """Return the columns of suppressed tokens in the log-probabilities, or None if there are none."""
+        """Return the columns of suppressed tokens in the log-probabilities. None if there are none."""
         tokens = self.generator.token_indices_to_suppress
         if tokens is None:
             return None
@@ -374,7 +377,7 @@ class BatchSearch:
         return tokens.ne(self.generator.pad), values, columns
 
     def _find_ends(self, candidates: Candidates) -> Tensor:
-        """Return a mask [B, up to 2 K], True at candidates that end a hypothesis."""
+        """Return a mask [B, up to 2 K] that is True at candidates that end a hypothesis."""
         ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
         first = ends[:, : self.beam_size]
         first &= ~self.unused[:, : first.size(1)]

@@ -29,8 +29,9 @@ class Shortlist:
     """Target pieces that may translate each source piece ("candidates"), to restrict beam search.
 
     Args:
-        candidates: target pieces, keyed by source piece. The key :data:`EVERY_SENTENCE` holds candidates for
-            every sentence. Source pieces that ``source`` lacks are ignored, as they occur in no input.
+        candidates: dictionary from source piece to target pieces. The key :data:`EVERY_SENTENCE` holds
+            candidates for every sentence. Source pieces that ``source`` lacks are ignored, as they occur in
+            no input.
         source: source dictionary.
         target: target dictionary with V pieces, which must include all candidates.
 
@@ -73,9 +74,9 @@ class Shortlist:
     def load(cls, path: str, source: Dictionary, target: Dictionary, languages: str = "") -> "Shortlist":
         """Load a file written by ``luna-make-shortlist``.
 
-        Raise InputError if the file is for other dictionaries or other ``languages``, such as "de-en" (not
-        checked if empty). Pieces that were appended to a dictionary are allowed. If the file names no
-        dictionaries, a warning is logged.
+        Raise InputError if the file was made for other dictionaries or for other ``languages``, such as
+        "de-en". If ``languages`` is empty, they are not checked. The model's dictionaries may have additional
+        symbols at the end. If the file names no dictionaries, a warning is logged.
         """
         lexicon = read_lexicon(Path(path))
         if not lexicon.languages:
@@ -104,9 +105,8 @@ class Shortlist:
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the sorted target indices that may translate the source ``tokens``.
 
-        The result also contains the indices ``extra``, such as forced prefix tokens. It has at least
-        ``minimum`` indices, which the search needs to fill its beam. If there are fewer, the first other
-        pieces of the dictionary are added.
+        The result also contains the indices in ``extra``, such as forced prefix tokens. The search needs at
+        least ``minimum`` indices to fill its beam. If there are fewer, the lowest missing indices are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique().long()].long().flatten()] = True

@@ -41,9 +41,9 @@ class Stream:
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Run the decoder on the next segment of the text, and update the state. Return the decoder's output.
 
-        The tokens [batch size, length] are shifted right by one. The state is stored after ``keep_after``
-        tokens, so that the next segment can repeat the tokens after them. If ``keep_after`` is None, the
-        state is stored after all tokens. If it is 0, the state stays unchanged.
+        The caller has shifted the tokens [batch size, length] right by one. The state after ``keep_after``
+        tokens is stored, and the next segment begins with the token that follows these. If ``keep_after`` is
+        None, the state after all tokens is stored. If it is 0, the state stays unchanged.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -71,7 +71,7 @@ class Stream:
             )
 
     def repeat(self, hypotheses: int) -> Optional[DecoderState]:
-        """Return the state of a single text, repeated for several hypotheses, or None if nothing was read."""
+        """Return the state of a single text, repeated for each hypothesis. None if no text was read."""
         if self.state is None:
             return None
         self.check(len(self.state.layers), 1)

@@ -21,8 +21,8 @@ class Source(NamedTuple):
     Attributes:
         padding_mask: mask [B, S], True at padding of the context. None without padding.
         packed_padding_mask: mask [B, L], True at padded rows of P. None without padding.
-        sentence_numbers: one-based number of the sentence that each token of a document belongs to, [B, S], 0
-            at padding. None if sentences are not numbered.
+        sentence_numbers: one-based number [B, S] of the sentence to which each token of a document belongs.
+            Padding has 0. None if sentences are not numbered.
     """
 
     padding_mask: Optional[Tensor] = None
@@ -38,8 +38,8 @@ class Target(NamedTuple):
 
     Attributes:
         padding_mask: mask [B, T], True at padding.
-        places: zero-based index of each token in its sequence, [B, T], not counting padding.
-        tokens: token ids [B, T], or None if the caller passed embeddings instead.
+        places: zero-based index [B, T] of each token in its sequence, not counting padding.
+        tokens: token ids [B, T]. None if the caller passed embeddings instead.
     """
 
     padding_mask: Tensor
@@ -53,8 +53,7 @@ class Geometry(NamedTuple):
     Luna's own attention modules do not use positions. Subclasses that need positions define the types.
 
     Attributes:
-        context: positions in the sequence that the packed sequence P attends to, computed once for all
-            layers.
+        context: positions in the context, which the packed sequence P attends to. All layers use them.
         target: positions of the queries in the target.
     """
 
@@ -70,7 +69,7 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
 
 
 def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_padding: bool = True) -> Tensor:
-    """Return the zero-based index of each token in its sequence, [B, T], without padding; 0 at padding.
+    """Return the zero-based index [B, T] of each token in its sequence, not counting padding. 0 at padding.
 
     If ``count`` [B] is given, the indices continue after this number of earlier tokens. If the caller knows
     that there is no padding, ``has_padding=False`` saves operations.

@@ -18,7 +18,7 @@ class Dropout(nn.Dropout):
 
 
 def build_dropout(probability: float, owner: str) -> nn.Module:
-    """Build a dropout module. ``owner`` is ignored; fairseq's dropout uses it as a name."""
+    """Build a dropout module. ``owner`` is ignored here. fairseq's dropout uses it as a name."""
     return Dropout(probability)
 
 

@@ -41,11 +41,11 @@ class TokenEmbedding(nn.Module):
         self.embed_tokens = embed_tokens
 
     def embed_places(self, places: Tensor, padding_mask: Optional[Tensor], end: int) -> Optional[Tensor]:
-        """Return the position embeddings [B, T, C] of a batch, or None if the model has no positions.
+        """Return the position embeddings [B, T, C] of a batch. None if the model has no positions.
 
         Args:
             places: zero-based index [B, T] of each token in its sequence.
-            padding_mask: boolean mask [B, T], True at padding, or None if there is no padding.
+            padding_mask: boolean mask [B, T], True at padding. None if there is no padding.
             end: length of the longest sequence so far, including padding.
         """
         if self.embed_positions is None:
@@ -75,7 +75,7 @@ class PackedEmbedding(nn.Module):
         embed_dim: width C of each row.
         dropout: dropout probability, with a separate mask per sentence.
         scale: multiply P by sqrt(C), like token embeddings.
-        positions: function ``(length, width) -> position embeddings [length, width]``, or None for no
+        positions: function ``(length, width) -> position embeddings [length, width]``. If None, P has no
             positions.
         layer_norm: apply a layer norm to P.
         fix_length: let every sentence use all rows, so that there is no padding mask.
@@ -132,8 +132,8 @@ class PackedEmbedding(nn.Module):
 
         Args:
             lengths: number of tokens [B] in each of B sentences, including EOS.
-            at_most: upper bound of the lengths, such as the padded length of the batch, or None if unknown.
-                On a GPU, where inspecting the lengths would be slow, it replaces the longest length.
+            at_most: upper bound of the lengths, such as the padded length of the batch. None if no bound is
+                known. On a GPU, where inspecting the lengths would be slow, it replaces the longest length.
 
         Returns:
             Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The

@@ -46,10 +46,10 @@ class AttentionWeights(NamedTuple):
     Shapes: batch size B, H heads, T queries, S context tokens, L rows of the packed sequence P.
 
     Attributes:
-        pack: attention weights [B, H, L, S] of the rows of P over the context, or None if the module does not
+        pack: attention weights [B, H, L, S] of the rows of P over the context. None if the module does not
             compute pack attention.
-        unpack: attention weights [B, H, T, L] of the queries over the rows of P, or None if the queries do
-            not attend to P.
+        unpack: attention weights [B, H, T, L] of the queries over the rows of P. None if the queries do not
+            attend to P.
         read: combined weights [B, H, T, S] of each query over the context: through P, plus any direct
             attention.
     """
@@ -85,8 +85,9 @@ class LunaAttention(ProjectingAttention):
         InputError: ``embed_dim`` is not a multiple of ``num_heads`` or of ``num_pack_heads``.
 
     Attributes:
-        watcher: callback used to log :meth:`weights`, or None. :meth:`pack` calls it with this module and the
-            keywords packed, context, source and geometry, :meth:`unpack` with query and geometry.
+        watcher: callback used to log :meth:`weights`. None if nothing is logged. :meth:`pack` calls it with
+            this module and the keywords packed, context, source and geometry, :meth:`unpack` with query and
+            geometry.
 
     Example:
         >>> import torch
@@ -156,7 +157,7 @@ class LunaAttention(ProjectingAttention):
             context_padding_mask: boolean mask [B, S], True at padding of the context.
             packed_padding_mask: boolean mask [B, L], True at padded rows of P.
             need_weights: also return the weights over the context.
-            source: both masks in one value, as an alternative to the two arguments.
+            source: both masks as a :class:`Source`, instead of the two mask arguments.
             geometry: token positions, if the weights depend on distance (default: computed by
                 :meth:`find_geometry` if ``needs_geometry`` is True).
 
@@ -240,7 +241,7 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None for no bias.
+        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention. None means no bias.
 
         The default is None. Subclasses override this method to favour context tokens by their positions.
         """
@@ -260,7 +261,7 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             packed_context: packed context Y_P [L, B, C].
-            pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
+            pack_weights: pack weights [B, L, S], averaged over heads. None if no weights are requested.
             context: context [S, B, C].
             geometry: token positions, if the weights depend on distance.
         """
@@ -367,7 +368,7 @@ class LunaAttention(ProjectingAttention):
         return read.total(None if read.rows is None else self.saved_pack_weights(memory))
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None for no bias.
+        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention. None means no bias.
 
         The default is None. Subclasses override this method to favour rows of P by their positions.
         """
@@ -430,7 +431,7 @@ def require_pack_weights(memory: Any) -> None:
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the constructor arguments of :class:`LunaAttention` that the options set, keyed by name."""
+    """Return the keyword arguments of :class:`LunaAttention` that the options determine."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

@@ -69,7 +69,8 @@ class LunaCausalAttention(nn.Module):
 
     Each token attends to L vectors, one for each of the L rows of P. The vector of a row is a weighted sum
     over the token itself and all earlier tokens, with weights that are computed from the similarity of row
-    and token. Unlike in an encoder, P is not updated.
+    and token. P itself is not updated. :meth:`read` projects P, and the result is passed to :meth:`forward`
+    with the queries.
 
     Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each. The
     hypotheses (candidate translations in beam search) of a sentence use the same P and are adjacent in the
@@ -129,7 +130,7 @@ class LunaCausalAttention(nn.Module):
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
-        """Project the packed sequence P [L, B, C] once, for all calls of :meth:`forward`.
+        """Project the packed sequence P [L, B, C] once. Every call of :meth:`forward` takes the result.
 
         P is [L, 1, C] if all sequences use one P. ``packed_padding_mask`` [B, L] is True at padded rows.
         """
@@ -149,7 +150,7 @@ class LunaCausalAttention(nn.Module):
         Args:
             query: input X [T, B * n, C], n hypotheses for each of B sentences.
             memory: packed sequence P of each of the B sentences, projected by :meth:`read`.
-            state: state returned by the previous call, or None at the beginning of the sequences.
+            state: state returned by the previous call. None at the beginning of the sequences.
             key_padding_mask: boolean mask [B * n, T], True at padding on the left or right.
             keep_state: return the state after position T (default: True if ``state`` is given).
             counts: numbers of tokens before and after this call, if a decoder has already computed them for
@@ -246,7 +247,7 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the log decay per position, one negative number per head, or None without decay.
+        """Return the log decay per position as one negative number per head. None without decay.
 
         The contribution of a position is multiplied by ``exp(d * log_decay)`` after d more positions.
         """
@@ -278,7 +279,7 @@ class LunaCausalAttention(nn.Module):
 
 
 def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the constructor arguments of LunaCausalAttention that the options set, keyed by name."""
+    """Return the keyword arguments of :class:`LunaCausalAttention` that the options determine."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

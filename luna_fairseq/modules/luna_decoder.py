@@ -34,8 +34,8 @@ class DecoderOutput(NamedTuple):
         x: output features [B, T, C].
         states: hidden states [T, B, C] before the first layer and after each layer that runs. The final layer
             norm and the output projection are not applied to them.
-        weights: for each layer, its attention weights [H, B, T, S] over the source, or None if they were not
-            requested.
+        weights: for each layer, its attention weights [H, B, T, S] over the source. None if the weights were
+            not requested.
     """
 
     x: Tensor
@@ -79,7 +79,7 @@ class DecoderAttentions:
     def find_target_geometry(
         self, target: Target, memory: DecoderMemory, dtype: torch.dtype, before: Any = None
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the target positions that attention weights depend on, or return None if unneeded.
+        """Compute the target positions that attention weights depend on.
 
         The decoder calls this once for a batch or decoding step, if ``needs_geometry`` is True.
 
@@ -177,7 +177,7 @@ class LunaDecoder(TokenEmbedding):
         token.
 
         Args:
-            encoded: encoder output of B sentences, or None if the decoder is a language model.
+            encoded: encoder output of B sentences. None if the decoder is a language model.
             for_decoding: convert the memory to the form that is fastest for single tokens, except in the
                 layers of ``weights_of``.
             weights_of: indices of the layers whose attention weights over the source may be requested in
@@ -223,7 +223,7 @@ class LunaDecoder(TokenEmbedding):
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
                 ``state`` is given, pass only the next tokens. If ``embeddings`` is given, pass None.
             memory: cached tensors of the B source sentences, returned by :meth:`read`.
-            state: state returned by the previous call, or None at the beginning of the target.
+            state: state returned by the previous call. None at the beginning of the target.
             embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens``.
             padding_mask: boolean mask [B * n, T], True at padding (default: derived from the padding token).
             places: index [B * n, T] of each token in its sequence, for position embeddings (default:

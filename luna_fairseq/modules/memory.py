@@ -77,7 +77,7 @@ def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], 
 
 
 class CausalMemory(NamedTuple):
-    """Packed sequence P, projected once for causal attention.
+    """Packed sequence P, projected for causal attention.
 
     Attributes:
         pack_q: projected P [B, H, L, K] for B sentences, H heads of dimension K and L rows. [1, H, L, K] if P
@@ -93,7 +93,7 @@ class ReadWeights(NamedTuple):
     """Attention weights of T queries and H heads over the rows of P, the context's tokens, or both.
 
     Attributes:
-        rows: weights [B, H, T, L] over the L rows of P, or None if the queries do not attend to P.
+        rows: weights [B, H, T, L] over the L rows of P. None if the queries do not attend to P.
         tokens: weights [B, H, T, S] over the S tokens of the context, to which queries attend directly. None
             if queries attend only to P.
     """
@@ -121,7 +121,7 @@ class PackedMemory(NamedTuple):
         key: keys [B, H, L, K] projected from Y_P, for batch size B and H heads of dimension K.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads, or None if they
+        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads. None if the weights
             were not requested.
     """
 
@@ -136,8 +136,8 @@ class LayerMemory(NamedTuple):
     Attributes:
         causal: projection of P for causal self-attention, such as :class:`CausalMemory`. None if the
             self-attention does not use P.
-        cross: keys and values of attention to the source, such as :class:`PackedMemory`. None in a language
-            model.
+        cross: keys and values for cross-attention to the source, such as :class:`PackedMemory`. None in a
+            language model.
     """
 
     causal: Any

@@ -45,7 +45,7 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T]. ``end`` is ignored."""
+        """Return the embeddings [B, T, C] of ``positions`` [B, T]. Padding has zeros. ``end`` is ignored."""
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
@@ -63,7 +63,7 @@ class LearnedPositions(nn.Embedding):
         nn.init.zeros_(self.weight[padding_idx].detach())
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T].
+        """Return the embeddings [B, T, C] of ``positions`` [B, T].
 
         ``end`` is the length of the longest sequence in the batch, including padding. Raise InputError if
         ``end`` exceeds ``max_positions``.
@@ -77,9 +77,9 @@ class LearnedPositions(nn.Embedding):
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding that the options select, or return None for no positions.
+    """Build the position embedding that the options select. Return None if they select no positions.
 
-    ``padding_idx`` is the position of padding tokens.
+    Padding tokens have the position number ``padding_idx``.
     """
     if options.positions == NO_POSITIONS:
         return None

@@ -26,9 +26,9 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 
 class HeadProjection(NamedTuple):
-    """Weight and bias of a linear layer of width C, split into H heads of width K.
+    """Weight [H, K, C] and bias of a linear layer, split into H heads of width K.
 
-    The weight is [H, K, C]. The bias is [H, K], or [C] for an output layer.
+    An input projection has C inputs and the bias [H, K]. An output projection has C outputs and the bias [C].
     """
 
     weight: Tensor
@@ -209,10 +209,11 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Multiply keys by the query projection and values by the output projection, once per source.
+    """Multiply keys by the query projection and values by the output projection.
 
-    ``k`` and ``v`` [B, H, L, K] are the keys and values of the L rows of the packed context, for H heads of
-    width K. ``packed_padding_mask`` [B, L] is True at padded rows.
+    This is done once per source, so that decoding steps need neither projection. ``k`` and ``v`` [B, H, L, K]
+    are the keys and values of the L rows of the packed context, for H heads of width K.
+    ``packed_padding_mask`` [B, L] is True at padded rows.
     """
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]

@@ -137,7 +137,8 @@ def luna_attention(
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding yields zeros.
         dropout: dropout probability of the attention weights. Pass 0 in evaluation mode.
         bias: bias term [B or 1, H or 1, T, S] added to the logits.
-        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the first whose condition holds).
+        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the first implementation in this table
+            that is suitable for the inputs).
 
     Returns:
         The output [B, H, T, K].

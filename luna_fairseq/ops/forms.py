@@ -59,7 +59,7 @@ class FormTable:
         self._taken: Optional[List[str]] = None
 
     def forced(self) -> Optional[str]:
-        """Return the name of the implementation selected with :meth:`force`, or None."""
+        """Return the name of the implementation selected with :meth:`force`. None if no name was selected."""
         return None if self._forced is None else self._forced.name
 
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:

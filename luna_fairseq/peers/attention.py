@@ -191,7 +191,7 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return a mask [T, T] for x [B, H, T, K], True at later keys, or None if attention is not causal."""
+        """Return a mask [T, T] for x [B, H, T, K], True at later keys. None if attention is not causal."""
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
@@ -299,12 +299,12 @@ class PeerAttention(ProjectingAttention):
 
 
 def count_left_padding(padding_mask: Tensor) -> Tensor:
-    """Return the number of padding positions before the first token of each sequence, [B, 1]."""
+    """Return the number [B, 1] of padding positions before the first token of each sequence."""
     return padding_mask.long().cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
 def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
-    """Roll each sequence of a batch to the left along ``dim``; negative shifts roll to the right.
+    """Roll each sequence of a batch to the left along ``dim``. Negative shifts roll to the right.
 
     ``shift`` [B, 1] is the number of positions by which each sequence is rolled.
     """
@@ -331,7 +331,7 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
 def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = None) -> Optional[Tensor]:
     """Combine a padding mask [B, S] with a mask [..., T, S] of query-key pairs.
 
-    The result broadcasts to [B, H, T, S], True where either mask is True, or is None if both are None.
+    The result broadcasts to [B, H, T, S]. It is True where either mask is True, and None if both are None.
     """
     if padding_mask is None:
         return pair_mask

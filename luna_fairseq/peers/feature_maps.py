@@ -24,10 +24,10 @@ class Keys(NamedTuple):
 
     Attributes:
         features: features of the keys, [B, H, S, M], 0 at padding.
-        log_scale: log of the divisor of all features, [B, H, 1, 1], or None if they were not divided. The
+        log_scale: log of the divisor [B, H, 1, 1] of all features. None if the features were not divided. The
             division avoids overflow, and cancels when the weights are normalized.
-        log_decay: log of the decay factors, [B, H, S], or None without decay. Factor j multiplies the sums
-            over the positions before j.
+        log_decay: log of the decay factors [B, H, S]. None without decay. Factor j multiplies the sums over
+            the positions before j.
     """
 
     features: Tensor

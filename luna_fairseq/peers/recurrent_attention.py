@@ -130,6 +130,8 @@ SCORES: Dict[str, Type[DotScore]] = {
 class RecurrentAttention(nn.Module):
     """Attention from decoder states to encoder states, optionally within a local window.
 
+    ``score`` names the score function: "dot", "general", "concat", "location" or "content".
+
     For the decoder state s_t at position t, local attention covers the window [p_t - D, p_t + D] of the
     source, where D is ``window``. The argument ``local`` selects how the centre p_t is computed:
 

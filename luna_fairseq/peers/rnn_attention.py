@@ -118,7 +118,7 @@ class RnnEncoder(FairseqEncoder):
 
 
 def state_tensors(state: Any) -> Tuple[Tensor, ...]:
-    """Return torch's recurrent state as a tuple: hidden and cell state of an LSTM, hidden state of a GRU."""
+    """Return a recurrent state of torch as a tuple: (hidden, cell) for an LSTM, (hidden,) for a GRU."""
     return state if isinstance(state, tuple) else (state,)
 
 

@@ -74,7 +74,7 @@ class AttentionMaps(Mapping):
         return tokens, tokens
 
     def entropy(self, name: str) -> Tensor:
-        """Return the normalized entropy of each head of a map, [H], averaged over the queries.
+        """Return the normalized entropy [H] of each head of a map, averaged over the queries.
 
         The entropy is 0 if every query has a single nonzero weight, and 1 if all weights are equal.
         """
@@ -84,7 +84,7 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Return the fraction of context tokens to which some query attends most, for each head, [H]."""
+        """Return the fraction [H] of context tokens to which some query of the head attends most."""
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
         return is_largest.scatter_(1, weights.argmax(dim=-1), 1.0).mean(dim=-1)

@@ -60,10 +60,11 @@ def _to_character(symbol: str) -> str:
 
 
 def load(path: Path, data: Optional[Path] = None) -> Any:
-    """Load a checkpoint's model and tokenizer as a hub interface or :class:`Classifier`.
+    """Load a checkpoint's model and tokenizer.
 
-    The result can be passed to :func:`~luna_fairseq.report.attention.attention_maps`. ``data`` is the folder
-    of the dictionaries (default: the folder used in training).
+    Return a :class:`Classifier` for a text classifier of Long Range Arena, otherwise a hub interface. Either
+    can be passed to :func:`~luna_fairseq.report.attention.attention_maps`. ``data`` is the folder that
+    contains the dictionaries (default: the folder used in training).
 
     Example:
         >>> hub = load(Path("checkpoints/luna/checkpoint_best.pt"))  # doctest: +SKIP

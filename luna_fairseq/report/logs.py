@@ -61,7 +61,7 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Return the table of training statistics within epochs; if missing, the table per epoch, or {}."""
+        """Return the statistics within epochs. Without them, return the statistics per epoch, or {}."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property

@@ -169,7 +169,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_weight_function(module: nn.Module) -> Optional[WeightFunction]:
-    """Return the function that computes a module's attention weights, or None for other modules."""
+    """Return the function that computes an attention module's weights. None for other modules."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, compute_weights in _WEIGHT_FUNCTIONS.items():
@@ -228,7 +228,7 @@ _WATCHED: Dict[WeightFunction, Tuple[str, ...]] = {
 
 
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters of anchored attention, [H], keyed by name ("pack gamma"), or {}."""
+    """Return the learned parameters [H] of anchored attention, such as "pack gamma", or {} without any."""
     strengths = {}
     for step in ("pack", "unpack"):
         anchor = getattr(module, f"{step}_anchor", None)

@@ -53,7 +53,7 @@ class Run:
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Return (name, value, update) of the best validation metric, or None if no value is finite."""
+        """Return (name, value, update) of the best validation metric. None if no value is finite."""
         metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if get_option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, column in (*((subset, metric) for subset in self.log.subsets), (SAVED, "score")):
@@ -161,9 +161,9 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 
 
 def _read_run(path: str, files: List[Path]) -> Run:
-    """Read a run from its logs, sorted from oldest to newest.
+    """Read a run from its log files, which must be sorted from oldest to newest.
 
-    If the logs do not contain the options, they are read from hydra's files or a checkpoint in the folder.
+    Options that the logs lack are read from hydra's files or from a checkpoint in the folder.
     """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)
@@ -279,7 +279,7 @@ def training_hours(table: Table) -> np.ndarray:
 
 
 def _describe_progress(run: Run) -> str:
-    """Describe a run's progress, such as "finished" or "25% of 8,000 updates"; "" if it has no logs."""
+    """Describe a run's progress, such as "finished" or "25% of 8,000 updates". "" if it has no logs."""
     if run.log.finished:
         return "finished"
     max_update = get_option(run.options, "max_update")

@@ -170,9 +170,9 @@ class StreamIterator(EpochBatchIterator):
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Restore the position in the text and the model state.
+        """Restore the position in the text and, with a single process, the model's recurrent state.
 
-        Raises InputError if the checkpoint was written with other settings, such as another segment length.
+        Raises InputError if the checkpoint was written with different settings, such as the segment length.
         """
         saved = state_dict.get("stream")
         for key, name, value in self._division_settings():

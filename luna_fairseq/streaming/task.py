@@ -101,10 +101,11 @@ class StreamingLMTask(LanguageModelingTask):
         return None
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a data split and divide it into streams.
+        """Load a data split and divide it into parallel streams of text.
 
-        Only the training split repeats earlier segments as context (``--bptt-segments``). With ``combine``,
-        the numbered files of the split, such as train1, are loaded as well.
+        Each process has ``--batch-size`` streams, or ``--batch-size-valid`` outside training. In training,
+        each segment is preceded by ``--bptt-segments`` earlier segments. With ``combine``, the numbered files
+        of the split, such as train1, are loaded as well.
         """
         options, dictionary = self.args, self.source_dictionary
         path = Path(options.data) / split

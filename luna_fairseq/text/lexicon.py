@@ -49,9 +49,10 @@ def write_lexicon(path: Path, lexicon: Lexicon) -> None:
 
 
 def read_lexicon(path: Path) -> Lexicon:
-    """Read a lexicon: in each line a source piece, a tab, and the target pieces that may translate it.
+    """Read a lexicon, a text file with one source piece per line.
 
-    A first line may name the languages and dictionaries. Without this line, these fields are empty.
+    The source piece is followed by a tab and, separated by spaces, the target pieces that may translate it.
+    The first line may name the languages and dictionaries. Otherwise these fields of the result are empty.
     """
     try:
         lines = require_regular_file(path).read_bytes().decode("utf-8").split("\n")

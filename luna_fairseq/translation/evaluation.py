@@ -258,7 +258,7 @@ class Evaluation:
         ]
 
     def _pieces_path(self, subset: str) -> Path:
-        """Return the file that lists the document pieces of a split. Sentence-level data has no such file."""
+        """Return the file that lists the pieces of a split's documents. Sentence data has no such file."""
         return self.options.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:

@@ -106,7 +106,8 @@ def draw(args: argparse.Namespace) -> None:
 def shorten_label(piece: str) -> str:
     """Shorten a subword piece to an axis label of at most 12 characters.
 
-    The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would begin a formula.
+    SentencePiece's word-boundary marker is removed. ``$`` is escaped, because matplotlib would interpret it
+    as the start of a formula.
 
     Example:
         >>> shorten_label("▁tree")

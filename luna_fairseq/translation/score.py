@@ -123,7 +123,7 @@ def add_score_arguments(parser: CommandParser) -> None:
 
 
 def add_tokenize(parser: CommandParser) -> None:
-    """Add the option ``--tokenize``, the choice of sacreBLEU's tokenizer."""
+    """Add the option ``--tokenize``, which selects sacreBLEU's tokenizer."""
     parser.add_argument(
         "--tokenize",
         choices=sorted(BLEU.TOKENIZERS),

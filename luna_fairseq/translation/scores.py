@@ -239,10 +239,10 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
-    """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
+    """Compute BLEU on Moses tokens with hyphens split, as in the literature on WMT'14.
 
-    Hypotheses that were generated as Moses tokens are scored unchanged, and plain text is tokenized first.
-    Raises InputError if ``test_set`` is given, and the references differ from it in the number of tokens.
+    Hypotheses that were generated as Moses tokens are scored unchanged. Plain text is tokenized first. Raises
+    InputError if the number of tokens in the references is not the number known for ``test_set``.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:

@@ -121,7 +121,7 @@ def text_files() -> List[str]:
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append an extracted corpus to the two files of its split. Return its number of sentence pairs."""
+    """Append a corpus to the two files of its split, which SGML overwrites. Return its number of pairs."""
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)
         for side, target in enumerate(targets):

@@ -24,7 +24,7 @@ def evaluate(
     """Evaluate a checkpoint that was fine-tuned on the prepared task ``data``.
 
     Returns:
-        - metrics of the split in percent, keyed by name. Empty if the split has no labels.
+        - dictionary from metric to value in percent. Empty if the split has no labels.
         - predictions in the order of the data. Each is a label or, for regression, a number.
         - note on the number of truncated examples, or "" if no example was truncated.
     """

@@ -21,7 +21,7 @@ class GlueTask(FineTuningTask):
         text_columns: names of the columns that contain the texts of an example.
         label_column: name of the column that contains the label. Test sets do not have this column.
         headerless_columns: names of all columns if the files have no header line, otherwise empty.
-        skips_broken_lines: skip lines with the wrong number of columns, and accept empty texts. The QQP
+        skips_broken_lines: skip lines with the wrong number of columns, and accept empty sentences. The QQP
             training file contains such lines.
     """
 
@@ -76,7 +76,7 @@ class GlueTask(FineTuningTask):
         )
 
     def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Convert a line, given as fields keyed by column, to an example. Test examples have no label."""
+        """Convert a line, a dictionary from column to field, to an example. Test examples have no label."""
         texts = tuple(row[name].strip() for name in self.text_columns)
         if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(

@@ -11,7 +11,7 @@ from luna_fairseq.requirements import import_package
 def compute_metrics(
     task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]
 ) -> Dict[str, float]:
-    """Compare predicted with expected labels. Return the task's metrics in percent, keyed by name."""
+    """Compare predicted with expected labels. Return a dictionary of the task's metrics in percent."""
     metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
     stats = import_package("scipy.stats", f"the metric of {task.name}")
     functions: Dict[str, Callable[[], float]] = {

@@ -81,7 +81,7 @@ class TaskPreparation:
     def _check_unknown(self, unknown: Mapping[str, int], tokens: Mapping[str, int]) -> None:
         """Raise InputError if more than ``--max-unknown`` percent of the tokens of a split are unknown.
 
-        ``unknown`` and ``tokens`` are the numbers of unknown tokens and of all tokens, keyed by split.
+        ``unknown`` and ``tokens`` map each split to its numbers of unknown tokens and of all tokens.
         """
         if self.tokenizer:  # a dictionary of words may be incomplete
             check_unknown(unknown, tokens, self.options.max_unknown)

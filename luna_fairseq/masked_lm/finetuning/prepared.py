@@ -1,4 +1,4 @@
-"""Reader and writer of the folder of a prepared task (fairseq's sentence_prediction or sentence_ranking)."""
+"""Reader and writer of a folder with a prepared task (fairseq's sentence_prediction or sentence_ranking)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class PreparedTask:
 
 
 class PreparedWriter:
-    """Writer of the folder of a prepared task. Files appear in the folder only when :meth:`finish` is called.
+    """Writer of a folder with a prepared task. Files appear there only when :meth:`finish` is called.
 
     Attributes:
         tokens: number of tokens per split.
@@ -113,7 +113,7 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the token count of each model input, [B]. Only the longest of several candidates counts.
+        """Return the token count [B] of each model input. Only the longest of several candidates counts.
 
         ``pieces`` [N, B] holds the numbers of subwords in the N texts of each of B examples.
         """

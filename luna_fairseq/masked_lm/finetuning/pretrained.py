@@ -28,7 +28,7 @@ class PretrainedCheckpoint:
         options: model options, as command-line arguments of fairseq-train.
         positions: maximum number of tokens in a sequence.
         dictionary_size: number of dictionary entries, including ``<mask>``.
-        fingerprints: dictionary digests, keyed by dictionary name, or None if the checkpoint contains none.
+        fingerprints: dictionary from dictionary name to digest. None if the checkpoint contains no digests.
     """
 
     path: Path

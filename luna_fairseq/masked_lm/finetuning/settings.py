@@ -144,7 +144,7 @@ class Setting(NamedTuple):
 
 
 def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
-    """Return the hyperparameters of each run in a sweep, keyed by the name of the run.
+    """Return a dictionary from run name to hyperparameters, for all runs of a sweep.
 
     The name contains the dropout rate only if the sweep tries several dropout rates.
 

@@ -34,7 +34,7 @@ class FineTuningTask:
         labels: labels in the order of the model's classes. Empty for regression.
         metrics: names of the metrics to report, from :mod:`luna_fairseq.masked_lm.finetuning.metrics`. The
             first metric selects the best run.
-        splits: published file or folder of each split, keyed by split name in fairseq, such as {"valid":
+        splits: dictionary from fairseq's split name to published file or folder, such as {"valid":
             "dev.tsv"}. "train" and "valid" are required.
         is_multiple_choice: whether the model scores candidates (fairseq's sentence_ranking) instead of
             classifying texts (sentence_prediction).
@@ -53,7 +53,7 @@ class FineTuningTask:
         return not self.labels
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the examples of a split, named as in fairseq, in the order of the published files."""
+        """Read the examples of a split in the order of the published files. ``split`` is fairseq's name."""
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:

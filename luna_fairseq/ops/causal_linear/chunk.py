@@ -41,8 +41,9 @@ class Inputs(NamedTuple):
         x: query features [n, T, M].
         y: key features [n, T, M].
         z: values [n, T, N].
-        log_decay: log decay [n, T] at each position, at most 0, or None without decay.
-        state: decayed sum of ``y_j^T z_j`` over earlier positions j, [n, M, N], or None if there are none.
+        log_decay: log decay [n, T] at each position, at most 0. None without decay.
+        state: decayed sum [n, M, N] of ``y_j^T z_j`` over earlier positions j. None if there are no earlier
+            positions.
     """
 
     x: Tensor
@@ -123,7 +124,7 @@ class ChunkGradients(NamedTuple):
         x: gradient [n, c, M] of the query features.
         y: gradient [n, c, M] of the key features.
         z: gradient [n, c, N] of the values.
-        log_decay: gradient [n, c, 1] of the log decay, or None without decay.
+        log_decay: gradient [n, c, 1] of the log decay. None without decay.
     """
 
     x: Tensor

@@ -75,8 +75,8 @@ class Inputs(NamedTuple):
         log_decay: log decay [N or H, T, 1], accumulated since the start of the sequence.
         keys: keys [N, T, K].
         values: values [N, T, K]. None if they are the same tensor as the keys.
-        key_sum: sum of a_j^T k_j over earlier positions, [N, L, K].
-        value_sum: sum of a_j^T v_j over earlier positions, [N, L, K].
+        key_sum: sum [N, L, K] of a_j^T k_j over earlier positions.
+        value_sum: sum [N, L, K] of a_j^T v_j over earlier positions.
     """
 
     q: Tensor
@@ -91,7 +91,7 @@ class Inputs(NamedTuple):
     value_sum: Optional[Tensor]
 
     def initial_state(self) -> Optional[KeysValues]:
-        """Return the sums over positions before the first chunk, or None if there are no such positions."""
+        """Return the sums over positions before the first chunk. None if there are no such positions."""
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
     def chunk_slices(self) -> List[slice]:
@@ -115,7 +115,7 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the causally masked dot products x_t . y_j, [N, c, c], which are 0 for j > t.
+        """Compute the causally masked dot products x_t . y_j as a matrix [N, c, c]. They are 0 for j > t.
 
         x and y are [N, c, M] of any width M. With decay, products are multiplied by the decay from j to t.
         """
@@ -143,8 +143,8 @@ class Chunk(NamedTuple):
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
         """Compute the sums ``a_j^T k_j`` and ``a_j^T v_j`` over all positions up to the end of the chunk.
 
-        ``before`` holds the sums up to the start of the chunk, or None if there are no earlier positions.
-        With decay, these sums are multiplied by the decay over the chunk.
+        ``before`` holds the sums up to the start of the chunk. It is None without earlier positions. With
+        decay, these sums are multiplied by the decay over the chunk.
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
@@ -185,7 +185,7 @@ class ChunkGradients(NamedTuple):
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
     """Compute the output [N, c, K] of one chunk, and its softmax weights [N, c, L] before dropout.
 
-    ``before`` is the state, the sums over all positions before the chunk, or None for the first chunk.
+    ``before`` is the state, the sums over all positions before the chunk. None for the first chunk.
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -214,7 +214,7 @@ def chunk_backward(
     """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
 
     ``softmax`` holds the weights from :func:`chunk_forward`. ``grad`` is the gradient of the output.
-    ``grad_after`` is the gradient of the state after the chunk, or None for the last chunk.
+    ``grad_after`` is the gradient of the state after the chunk. It is None for the last chunk.
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None

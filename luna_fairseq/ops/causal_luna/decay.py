@@ -18,7 +18,7 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return ``log_decay * t`` [B or 1, H, T, 1] in float64, where t counts the positions without padding.
+    """Return ``log_decay * t`` [B or 1, H, T, 1] in float64, where t counts the tokens up to each position.
 
     ``log_decay`` is [H] and ``key_padding_mask`` [B, T]. Only the length and the device of q are used.
     """
@@ -35,7 +35,7 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 
 
 def inverse_decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the reciprocals of :func:`decayed_counts`, [B or 1, H, T, 1]."""
+    """Return the reciprocals [B or 1, H, T, 1] of :func:`decayed_counts`."""
     log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay) / torch.expm1(log_decay * steps)
 
@@ -71,7 +71,7 @@ class _DecayTotals(Function):
 
 
 def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the factor by which a new position decays the sums over earlier positions, 1 at padding.
+    """Return the factor by which a new position decays the sums over earlier positions. It is 1 at padding.
 
     The shape is [H, 1, 1], or [B, H, 1, 1] if there is a mask [B, 1].
     """

@@ -66,10 +66,10 @@ class TokenCounts(NamedTuple):
     def compute(
         cls, earlier: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
-        """Return the counts after ``length`` more positions, given the number ``earlier`` [B] of positions.
+        """Return the token counts of B sequences after ``length`` more positions.
 
-        ``padding_mask`` [B, length] is True at padding, which is not counted. ``dtype`` is the dtype of the
-        keys. Reciprocals are in float32 if the keys are in half precision.
+        ``earlier`` [B] is the number of earlier tokens. Positions where ``padding_mask`` [B, length] is True
+        are not counted. ``dtype`` is the keys' dtype. Reciprocals for half-precision keys are in float32.
         """
         steps = earlier + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
@@ -180,7 +180,7 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the divisor t of equation 7 of the Luna paper for each position, [B or 1, 1, T, 1].
+    """Return the divisor t [B or 1, 1, T, 1] of equation 7 of the Luna paper for each position.
 
     This is the result of :func:`count_positions`, but at least 1.
     """

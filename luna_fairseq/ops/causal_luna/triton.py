@@ -110,7 +110,7 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
     K is the head width, and L the number of rows of P. A program processes one segment, a run of chunks.
 
     Returns:
-        Sizes by name. Capital letters mark compile-time constants of the kernels.
+        Dictionary of sizes. Capital letters mark compile-time constants of the kernels.
 
         - BLOCK_T: number of positions in a chunk.
         - BLOCK_K: K rounded up to a power of two, at least 16.
@@ -219,19 +219,19 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 
 
 def make_dense(x: Tensor) -> Tensor:
-    """Return a tensor without gaps in memory and with a contiguous last dimension."""
+    """Return ``x`` if it is dense in memory with a contiguous last dimension, otherwise a contiguous copy."""
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return ``x`` with the same strides as ``q``, as a copy if needed, or None if ``x`` is None."""
+    """Return ``x`` with the strides of ``q``, as a copy if needed. Return None if ``x`` is None."""
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the arguments that all kernels take, keyed by their names in the kernels.
+    """Return a dictionary from argument name to value for the arguments that all kernels take.
 
     Besides ``tensors`` and ``numbers``, these are the tensors' strides, the precision and scratch memory.
     """
@@ -264,7 +264,7 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
     """Return the options ``num_warps``, ``num_stages`` and ``maxnreg`` with which Triton compiles a kernel.
 
-    The options depend on the sizes L and BLOCK_K in ``values``, the kernel's arguments keyed by name.
+    The options depend on the sizes L and BLOCK_K in ``values``, a dictionary of the kernel's arguments.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

@@ -353,6 +353,11 @@ def forward_kernel(
 
     D_tj is the decay from position j to position t (1 without decay), and L the number of rows of the packed
     sequence P. The results are stored in ``out`` and ``lse``.
+
+    The strides x_* belong to ``q``, ``k`` and ``v`` [B, H, T, K], and a_* to ``a`` [B, H, T, L]. ``sums``
+    holds the sums over each segment, and ``spans`` the negative log decay over each segment. ``reciprocal``
+    holds the factors 1 / t. A head has ``segments`` segments of ``chunks`` chunks. :func:`dropout_factor`
+    explains ``seed``, ``dropout`` and ``boost``.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
