@@ -25,8 +25,7 @@ def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
 def bind() -> None:
     """Make Linux send SIGTERM to this process when its parent ends, even if the parent is killed.
 
-    This has no effect unless the parent started this process with the environment from
-    :func:`bind_to_this_process`.
+    The parent must have set the environment of :func:`bind_to_this_process`.
     """
     if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

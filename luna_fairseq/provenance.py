@@ -14,8 +14,7 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 def provenance() -> str:
     """Return the version and the commit of this package, such as "luna_fairseq 0.2.0 (commit 84fdfa5...)".
 
-    The commit is omitted outside a git checkout. The result is cached, so that it names the imported code
-    even if the checkout changes later.
+    Outside a git checkout the commit is omitted. The result is cached, because the checkout may change.
     """
     found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
     return f"luna_fairseq {luna_fairseq.__version__}{f' (commit {found})' if found else ''}"

@@ -1,6 +1,7 @@
 """Force every form of every operation on the same inputs: the form is taken, and the results are the same."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.benchmark.forms import FORM_TABLES, FORMS, force_forms
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
 from luna_fairseq.ops.attention import luna_attention
-from luna_fairseq.ops.causal_luna import triton_causal_luna
+from luna_fairseq.ops.causal_luna import causal_luna, triton_causal_luna
 
 PACKAGE = Path(triton_causal_luna.__code__.co_filename).parents[2]
 B, C, H, L, S, T = 3, 48, 2, 5, 43, 37
@@ -127,6 +128,15 @@ def test_a_form_that_is_not_possible_is_not_taken():
     with FORM_TABLES["pack"].force("absorbed") as taken:
         attention(random(T, B, C), random(L, B, C), random(S, B, C))
     assert taken == ["projected"]
+
+
+@pytest.mark.parametrize("table", ["softmax", "causal"])
+def test_a_form_without_an_implementation_is_an_error(table, monkeypatch):
+    monkeypatch.setattr(FORM_TABLES[table], "choose", lambda *inputs, form=None: "planned")
+    q = random(2, 3, 7, 4)
+    compute = {"softmax": luna_attention, "causal": partial(causal_luna, pack_weights=random(2, 3, 7, 5))}
+    with pytest.raises(NotImplementedError, match="planned"):
+        compute[table](q, q, q)
 
 
 def test_a_form_can_be_named_by_an_argument():

@@ -152,7 +152,7 @@ class Gathered(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """(query, segment) pairs whose products are computed in blocks of pairs with the same segment.
+    """(query, segment) pairs in blocks that share a segment, so that a block needs one matrix product.
 
     Pair p consists of query ``p // N`` and the segment in column ``p % N`` of ``segment``. Pairs are sorted
     by segment and divided into blocks of c pairs with the same segment. The last block of a segment may be
@@ -241,7 +241,7 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort (query, segment) pairs by segment, and divide them into blocks of pairs with the same segment.
+    """Sort (query, segment) pairs by segment, and divide them into blocks of a single segment each.
 
     ``segment`` [M, N] holds the indices of each query's segments, out of R. Within a segment, queries keep
     their order.

@@ -63,8 +63,7 @@ class AnchorBias(LearnedStrength):
 def unpack_strengths(num_heads: int) -> List[float]:
     """Return initial strengths ``4 * 2^(-8 h / H)`` of the distance bias in unpack attention.
 
-    Heads are numbered h = 0 .. H - 1. Head 0 is the most local. The last of 8 heads has 0.03, which is almost
-    no preference for near segments.
+    Head h = 0 is the most local. The last of 8 heads has 0.03, almost no preference for near segments.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 

@@ -192,7 +192,7 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class of benchmarks that run complete models. All models of a benchmark have the same size.
+    """Base class of benchmarks that run complete models. All models of a benchmark have equal sizes.
 
     Attributes:
         task: type of model to build: "translate", "decode", "masked_lm" or "classify".

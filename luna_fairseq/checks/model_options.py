@@ -42,9 +42,14 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 def model_dataclass(options: Mapping[str, Any]) -> Any:
     """Return the dataclass that declares a model's options. None if the model is not from this package."""
+    return _our_dataclass(model_name(options))
+
+
+def _our_dataclass(model: str) -> Any:
+    """Return the dataclass registered for a model name. None if the model is not from this package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-    dataclass = MODEL_DATACLASS_REGISTRY.get(model_name(options))
+    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
     return dataclass if is_ours(dataclass) else None
 
 
@@ -108,10 +113,9 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 def fixed_options(model: str) -> List[str]:
     """Return the options of a model that must not change after training, such as the number of layers."""
-    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
+    from fairseq.models import MODEL_REGISTRY
 
-    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
-    dataclass = dataclass if is_ours(dataclass) else None
+    dataclass = _our_dataclass(model)
     if dataclass is not None:
         names = [f.name for f in fields(dataclass)]
     elif model not in MODEL_REGISTRY:
@@ -129,10 +133,7 @@ def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
 
     Models from other packages have no metadata. For them, return all marked options of this package.
     """
-    from fairseq.models import MODEL_DATACLASS_REGISTRY
-
-    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
-    dataclass = dataclass if is_ours(dataclass) else None
+    dataclass = _our_dataclass(model)
     declared = [f for each in ([dataclass] if dataclass else _our_dataclasses()) for f in fields(each)]
     return {
         f.name: list(filter(None, [f.metadata.get("argparse_alias")]))
@@ -149,7 +150,7 @@ def _our_dataclasses() -> List[Any]:
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """Return the options that differ between two models and affect the output of the same weights.
+    """Return the options that differ between two models and affect the outputs of given weights.
 
     Each option is a tuple (name, first value, second value). Models of different classes differ in "arch"
     only. Options of only one model are ignored: newer code added them, with defaults that change no output.

@@ -139,7 +139,7 @@ class LunaConfig(PretrainedConfig):
 
 
 class LunaLongConfig(LunaConfig):
-    """Configuration of a Luna classifier for Long Range Arena. The fields are the same as in LunaConfig.
+    """Configuration of a Luna classifier for Long Range Arena. It has the fields of LunaConfig.
 
     transformers 5 maps a configuration class to a single model class. This class lets
     ``AutoModelForSequenceClassification`` choose LunaForLongSequenceClassification.
@@ -153,7 +153,7 @@ class LunaLongConfig(LunaConfig):
 
 
 class LunaDecoderConfig(LunaConfig):
-    """Configuration of a Luna causal language model. A translation model has the same decoder fields.
+    """Configuration of a Luna causal language model. Its decoder fields are named as in a translation model.
 
     A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``), and fields that
     concern the source have no effect. ``DECODER_DEFAULTS`` holds the default values. P is the packed

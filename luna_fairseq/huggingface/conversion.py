@@ -312,7 +312,7 @@ def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
 
 
 def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
-    """Convert a fairseq model to a transformers model in evaluation mode, with the same weights.
+    """Convert a fairseq model, with its weights, to a transformers model in evaluation mode.
 
     Raises InputError if transformers lacks the activation function, or the weights do not fit the class.
 

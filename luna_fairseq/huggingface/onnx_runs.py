@@ -1,4 +1,4 @@
-"""Computation of the logits of an exported model and of its ONNX graphs on the same batches."""
+"""Logits of an exported model and of its ONNX graphs, computed on equal batches."""
 
 from pathlib import Path
 from typing import Any, Dict, List, Tuple

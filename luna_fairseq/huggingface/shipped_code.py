@@ -247,7 +247,7 @@ def _join_statements(part: _Module) -> str:
 
 
 def _check_unique_names(file: str, parts: List[_Module]) -> None:
-    """Raise ValueError if modules that become one file use the same name for different objects."""
+    """Raise ValueError if modules that become one file use one name for different objects."""
     meanings: Dict[str, str] = {}
     for part in parts:
         names = (name for statement in part.statements for name in statement.names)

@@ -53,7 +53,7 @@ def describe_differences(one: Result, other: Result) -> str:
 
 
 def check_comparable(results: Mapping[Path, Result]) -> None:
-    """Raise InputError if two results of the same model and task differ in options or data."""
+    """Raise InputError if two results for one model and task differ in options or data."""
     first: Dict[Tuple[str, str], Path] = {}
     for path, result in results.items():
         neighbour = first.setdefault((result.title, result.model), path)

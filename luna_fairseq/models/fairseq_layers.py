@@ -242,7 +242,7 @@ def _call_method(methods: Dict[str, Callable[..., Any]], *inputs: Any, method: s
 
 
 class RepeatedLayers(nn.ModuleList):
-    """List of layers that are applied ``times`` times with the same parameters.
+    """List of layers that are applied ``times`` times with shared parameters.
 
     Example:
         >>> len(list(RepeatedLayers(nn.ModuleList([nn.Linear(2, 2)]), times=3)))

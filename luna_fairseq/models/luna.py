@@ -52,7 +52,7 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
-        """Build a model for the task from a :class:`LunaConfig`, or from an object with the same attributes.
+        """Build a model for the task from a :class:`LunaConfig`, or from an object with its attributes.
 
         Raises InputError if the widths, the numbers of heads or the projection length are invalid.
         """

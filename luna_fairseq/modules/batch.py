@@ -90,10 +90,9 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
 
 def can_branch_on_values(x: Tensor) -> bool:
-    """Return True if Python code may branch on the values of a tensor, for example in an ``if``.
+    """Return True if Python code may branch on the values of a tensor: on a CPU, and in eager mode.
 
-    Return False for a tensor on a GPU, because reading its values would wait for the GPU. Also return False
-    while torch captures a graph, because the graph would contain only one branch.
+    Reading a value would wait for a GPU, and a captured graph would contain only one branch.
     """
     return x.device.type == "cpu" and not is_recording_graph()
 

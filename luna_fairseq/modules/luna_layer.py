@@ -79,8 +79,7 @@ class LunaLayer(nn.Module):
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
         """Return P for the next layer, the sum of P and Y_P [L, B, C], normalized in a post-norm layer.
 
-        Return None if the layer does not update P or has no pack attention (``packed_context`` is None). The
-        next layer then reads the initial P of the encoder or decoder.
+        Return None if P is not updated. The next layer then reads the initial P of the encoder or decoder.
         """
         if packed_context is None or not self.update_packed:
             return None
@@ -212,7 +211,6 @@ class CausalLayer(LunaLayer):
     ) -> Tuple[Tensor, Any]:
         """Apply causal self-attention and its residual connection to the target tokens X [T, B * n, C].
 
-        ``memory`` holds the projected P, and ``shared`` the padding mask and token counts of the target.
         Return the new X, and the state after the last position of X (None unless ``shared.counts`` is given).
         """
         y = self.block_input(self.self_attn_layer_norm, x)
@@ -358,10 +356,9 @@ class LanguageModelLayer(CausalLayer):
         shared: Shared = NOTHING_SHARED,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Any, None]:
-        """Apply causal self-attention and the feed-forward block.
+        """Apply causal self-attention and the feed-forward block, as in :meth:`LunaDecoderLayer.forward`.
 
-        The arguments and results are the same as for :meth:`LunaDecoderLayer.forward`. Without a source,
-        ``need_weights`` has no effect, and the third result is None.
+        Without a source, ``need_weights`` has no effect, and the third result is None.
         """
         x, state = self.attend_to_target(x, memory, state, shared)
         return self.feed_forward(x), state, None

@@ -8,7 +8,7 @@ CODE = '''
 from dataclasses import dataclass
 from functools import partial
 
-from fairseq.models import register_model, register_model_architecture
+from fairseq.models import register_model
 from luna_fairseq.models import LunaModel
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.luna_config import LunaConfig
@@ -54,11 +54,6 @@ def choose_attentions(cfg, options):
 @register_model("cool", dataclass=CoolConfig)
 class Cool(LunaModel):
     decoder_class = staticmethod(partial(FairseqLunaDecoder, choose_attentions=choose_attentions))
-
-
-@register_model_architecture("cool", "cool_base")
-def cool_base(cfg):
-    pass
 '''
 TRAINING = f"""
     -s src -t tgt --arch cool {TINY} --projection-length 4 --share-all-embeddings --optimizer adam --lr 0.003

@@ -32,8 +32,10 @@ WAYS = {
 # fairseq's search sums log-probabilities in float32, and ONNX computes in float32.
 TOLERANCES = {"fairseq's generator": 2e-4, "Python": 1e-5, "generate": 1e-6, "ONNX": 3e-4}
 EXACT = 1e-12
-# Maximum difference between a model in 8 bits and the model in float64. Some CPUs need weights of 7 bits.
-IN_8_BITS = 0.15 if has_exact_8_bit_sums() else 0.5
+# Maximum difference between a model in 8 bits and the model in float64.
+IN_8_BITS = 0.15
+# The same if queries choose other segments, as they do on CPUs that need weights of 7 bits.
+WITH_OTHER_SEGMENTS = 0.5
 # Maximum change if rounding moves a value to the next 8-bit level, and mean change over a batch.
 OF_NEIGHBOURS, IN_THE_MEAN = 0.05, 0.002
 DECODERS_ALONE = "the model writes no text"
@@ -186,7 +188,8 @@ def test_a_sequence_alone(kind, way, world):
         found = model.scores([item])
         if way == "8 bits":
             difference = (found[0][1] - world.expected(kind, "fairseq's model", item)).abs().max()
-            assert 0 < difference < IN_8_BITS
+            chooses_segments = KINDS[kind].options.get("packed_lookup") and not has_exact_8_bit_sums()
+            assert 0 < difference < (WITH_OTHER_SEGMENTS if chooses_segments else IN_8_BITS)
         else:
             check(world, kind, way, [item], found, TOLERANCES.get(way, EXACT))
 

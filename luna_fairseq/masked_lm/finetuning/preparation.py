@@ -43,7 +43,7 @@ class TaskPreparation:
         self.encoder, self.tokenizer = load_tokenizer(options.vocabulary, self.dictionary, options.workers)
 
     def run(self) -> None:
-        """Prepare the task unless the same input has already been prepared, and print the split sizes."""
+        """Prepare the task unless this input has already been prepared, and print the split sizes."""
         steps = FinishedSteps(self.options.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
         paths = [self.options.folder / name for name in self.task.splits.values()]
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))

@@ -1,4 +1,4 @@
-"""Options of a pretrained checkpoint's model, with which fairseq-train builds the same model."""
+"""Options of a pretrained checkpoint's model, with which fairseq-train builds an equal model."""
 
 from __future__ import annotations
 
