@@ -16,6 +16,7 @@ from luna_fairseq.ops.forms import Form, FormTable, never, otherwise
 
 # A head is usually 64 wide. With at most 64 keys, a query has no more weights than features.
 FEW_KEYS = 64
+FEW_KEYS_IN_HALF = 256  # in half precision, in training
 # Before torch 2.5, scaled_dot_product_attention returned NaN for a query whose keys are all masked. Before
 # torch 2.0 it did not exist.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
@@ -179,9 +180,17 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
     does not support gradients through a bias. With 16 keys, 1,000 queries and 1 to 32 examples, the fused
     kernel reached 0.4 to 0.8 times the speed of plain products (forward and backward, 8 heads of width 64, 2
     threads, torch 2.13).
+
+    In half precision on a CPU, the fused backward pass took 2 to 40 times as long as plain products, up to
+    256 queries or keys (Intel Xeon with AMX, torch 2.13). Without gradients, the fused kernel is faster.
     """
+    if q.device.type != "cpu":
+        return False
+    if q.dtype not in (torch.float32, torch.float64):
+        needs_gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+        return needs_gradients and min(q.size(2), k.size(2)) <= FEW_KEYS_IN_HALF
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
-    return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+    return length <= FEW_KEYS
 
 
 SOFTMAX_FORMS = FormTable(
@@ -189,8 +198,10 @@ SOFTMAX_FORMS = FormTable(
     Form(
         "matmul",
         "ops/attention.py",
-        "should_use_matmul: a CPU, float32 or float64, at most 64 keys (or queries, with a bias)",
-        "1.2 to 2.5 times as fast as torch's fused attention with 16 keys and 1,000 queries",
+        "should_use_matmul: a CPU, at most 64 keys (or queries, with a bias); in half precision only in "
+        "training, at most 256 keys or queries",
+        "1.2 to 2.5 times as fast as torch's fused attention with 16 keys and 1,000 queries; training in "
+        "bfloat16 2 to 40 times as fast",
         should_use_matmul,
     ),
     Form(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import is_eager_on_cpu
+from luna_fairseq.ops.attention import is_recording_graph
 
 STEPS = 1 << 16  # number of values of 16 random bits
 
@@ -25,7 +25,8 @@ def dropout(x: Tensor, probability: float) -> Tensor:
         tensor([0.0000, 1.3333])
     """
     threshold = round(probability * STEPS)
-    if not is_eager_on_cpu(x) or not 0 < threshold < STEPS:
+    runs_on_cpu = x.device.type == "cpu" and not is_recording_graph()
+    if not runs_on_cpu or not 0 < threshold < STEPS:
         return F.dropout(x, probability)
     quarter = -(-x.numel() // 4)
     bits = torch.empty(quarter, dtype=torch.int64).random_(-(2**63), None)

@@ -193,3 +193,16 @@ def test_choice_of_the_form(queries, keys, dtype, with_bias, expected, monkeypat
     added = torch.zeros(1, H, queries, keys) if with_bias else None
     luna_attention(q, k, k, mask, 0.5, added)
     assert (taken or ["short"]) == [expected]
+
+
+@pytest.mark.parametrize(
+    "queries, keys, expected", [(30, 16, "matmul"), (16, 200, "matmul"), (300, 300, "fused")]
+)
+def test_half_precision_on_a_cpu_multiplies_if_there_are_gradients(queries, keys, expected):
+    sizes = queries, keys, keys
+    q, k, v = (torch.randn(1, 2, n, 8, dtype=torch.bfloat16, requires_grad=True) for n in sizes)
+    with attention.SOFTMAX_FORMS.force(None) as taken:
+        luna_attention(q, k, v)
+        with torch.no_grad():
+            luna_attention(q, k, v)
+    assert taken == [expected, "fused"]
