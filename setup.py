@@ -1,8 +1,8 @@
 """Packaging of luna_fairseq.
 
-``ops``, ``modules`` and ``optim`` need torch alone, so torch is the only requirement. Everything else is an
-extra. fairseq is one too (``pip install "luna_fairseq[fairseq]"``): many users have a fork or a checkout of
-fairseq, known to pip under another name, and a requirement would install a second copy over it.
+``ops``, ``modules`` and ``optim`` need torch alone, so torch is the only requirement. All other dependencies
+are extras, including fairseq (``pip install "luna_fairseq[fairseq]"``). Many users have a fork or a checkout
+of fairseq, installed under another name, and a requirement would install a second copy over it.
 """
 
 import re
@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def read_version() -> str:
-    """Version in luna_fairseq/__init__.py, read as text: importing the package needs torch and fairseq."""
+    """Return the version in luna_fairseq/__init__.py without importing the package."""
     text = (HERE / "luna_fairseq" / "__init__.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"', text, flags=re.MULTILINE)
     if match is None:
@@ -23,7 +23,7 @@ def read_version() -> str:
 
 
 def read_readme() -> str:
-    """README.md, or nothing where it is not there."""
+    """Return the text of README.md, or "" if the file does not exist."""
     readme = HERE / "README.md"
     return readme.read_text(encoding="utf-8") if readme.exists() else ""
 

@@ -52,7 +52,7 @@ Candidates = Dict[str, List[str]]
 def make_batches(lines: Sequence[str], most: int) -> List[BatchSize]:
     """Return the sizes of the batches for the lines of a text, in random order.
 
-    Lines of equal length share a batch.
+    A batch contains lines of equal length.
 
     Args:
         lines: lines of the text.
@@ -68,13 +68,10 @@ def make_batches(lines: Sequence[str], most: int) -> List[BatchSize]:
 
 
 def draw_candidates(number: int) -> Candidates:
-    """Return random translations for every word of a shortlist.
-
-    Args:
-        number: number of candidates for each word.
+    """Draw ``number`` random translation candidates for each source word of a shortlist.
 
     Returns:
-        Candidates keyed by source word. One entry holds the candidates for every sentence.
+        Candidates keyed by source word. The key ``EVERY_SENTENCE`` has the candidates for all sentences.
     """
     draw = random.Random(2)
     candidates = {EVERY_SENTENCE: [f"w{i}" for i in range(COMMON)]}
@@ -84,13 +81,13 @@ def draw_candidates(number: int) -> Candidates:
 
 
 def convert_transformer(task: Decode, longest: int, folder: Path, candidates: Optional[Candidates]) -> str:
-    """Convert fairseq's Transformer for CTranslate2.
+    """Build fairseq's Transformer with random weights, and convert it to a CTranslate2 model.
 
     Args:
         task: decoding benchmark that builds the model.
         longest: number of tokens of the longest sentence.
         folder: folder for the checkpoint and the converted model.
-        candidates: candidates for every word, or None for no shortlist.
+        candidates: shortlist from :func:`draw_candidates`, or None for no shortlist.
 
     Returns:
         Path to the converted model.
@@ -118,7 +115,7 @@ def search_by_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = Fa
     Args:
         translator: ``ctranslate2.Translator``.
         batch: size of the batch.
-        use_vmap: use the shortlist of the converted model (default: False).
+        use_vmap: use the shortlist of the converted model.
     """
     draw = random.Random(batch.T)
     words = [[f"w{draw.randrange(WORDS)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
@@ -131,13 +128,13 @@ def search_by_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = Fa
 def build_searches(
     task: Decode, longest: int, names: Sequence[str], number: Optional[int], folder: Path
 ) -> Dict[str, Callable[[BatchSize], None]]:
-    """Return one function per model, which translates a batch of a given size.
+    """Build a function for each model that translates a random batch of a given size.
 
     Args:
         task: decoding benchmark that builds our models.
         longest: number of tokens of the longest sentence.
         names: names of our models.
-        number: number of candidates for each word in the shortlist, or None for no shortlist.
+        number: number of candidates for each source word in the shortlist, or None for no shortlist.
         folder: folder for the converted model.
 
     Returns:

@@ -135,13 +135,13 @@ CONTRACTIONS = "in_dem:im in_das:ins an_dem:am von_dem:vom zu_dem:zum zu_der:zur
 
 
 class Phrase(NamedTuple):
-    """Noun phrase, pronoun or time in both languages.
+    """Noun phrase, pronoun or time expression in both languages.
 
     Attributes:
         english: English words.
         german: German words.
-        agreement: form of a verb with this subject: "1" (I), "3" (he) or "p" (they) (default: "3").
-        pronoun: True for pronouns (default: False).
+        agreement: form of a verb with this subject: "1" (I), "3" (he) or "p" (they).
+        pronoun: True for pronouns.
     """
 
     english: str
@@ -155,7 +155,7 @@ class Clause(NamedTuple):
 
     Attributes:
         subject: subject in both languages.
-        time: time in both languages. Its words are empty if the clause has no time.
+        time: time expression in both languages, with empty words if the clause has none.
         negated: True if the clause is negated.
         auxiliary: English auxiliary verb, such as "do".
         verb: English verb that follows the auxiliary.
@@ -164,8 +164,8 @@ class Clause(NamedTuple):
         rest: English objects and place.
         finite: German finite verb.
         prefix: prefix of a separable German verb.
-        early: German pronouns, which precede the time.
-        late: German objects and place, which follow the time.
+        early: German pronouns, which precede the time expression.
+        late: German objects and place, which follow the time expression.
         end: German participle or infinitive at the end of the clause.
     """
 
@@ -198,14 +198,11 @@ class Clause(NamedTuple):
         return f"{self.subject.german} {self.finite} {self._middle_words()} {self.end or self.prefix}"
 
     def german_verb_first(self) -> str:
-        """Return the German clause with the verb first.
-
-        A question has this order, and so has a statement after a time or a clause.
-        """
+        """Return the German clause with the verb first, as in a question or after an initial adverbial."""
         return f"{self.finite} {self.subject.german} {self._middle_words()} {self.end or self.prefix}"
 
     def german_verb_final(self) -> str:
-        """Return the German subordinate clause, whose verb is last and joins its prefix."""
+        """Return the German subordinate clause, with the finite verb and its prefix at the end."""
         return f"{self.subject.german} {self._middle_words()} {self.end} {self.prefix}{self.finite}"
 
     def _middle_words(self) -> str:
@@ -227,12 +224,12 @@ class Grammar:
         self.random = random.Random(seed)
 
     def sentence(self) -> Pair:
-        """Draw a sentence, and return it in English and in German."""
+        """Draw a sentence in English and German."""
         kinds = [self.statement, self.statement, self.question, self.report, self.join_clauses]
         return _finish_sentences(*self.random.choice(kinds)())
 
     def statement(self) -> Pair:
-        """Draw a statement, sometimes with a time at its beginning."""
+        """Draw a statement, sometimes with a time expression at the beginning."""
         clause, time = self.clause(self.tense()), Phrase("", "")
         if self.random.random() < 0.5:
             clause, time = clause._replace(time=time), clause.time
@@ -250,7 +247,7 @@ class Grammar:
         return f"{english} {clause.english_question()}?", f"{german} {clause.german_verb_first()}?"
 
     def report(self) -> Pair:
-        """Draw a sentence such as "I know that ..."."""
+        """Draw a sentence with a "that" clause, such as "I know that ..."."""
         outer = self.clause(self.random.choice(["present", "past"]), verbs=REPORTS, timed=False)
         inner = self.clause(self.tense())
         german = f"{outer.german()}, dass {inner.german_verb_final()}"
@@ -282,13 +279,10 @@ class Grammar:
 
         Args:
             tense: "present", "past" or "modal".
-            subject: subject of the clause (default: None, draw one).
-            kind: kind of the given subject, "person" or "animal" (default: "person").
-            verbs: table of the verbs (default: VERBS).
-            timed: True if the clause may have a time (default: True).
-
-        Returns:
-            The parts of the clause.
+            subject: subject of the clause. If None, a subject is drawn.
+            kind: kind of the given subject, "person" or "animal".
+            verbs: table of verbs, in the format of ``VERBS``.
+            timed: True if the clause may have a time expression.
         """
         draw = self.random
         rows = [row for row in _split_lines(verbs) if kind in _expand_kinds(row[0])]
@@ -320,7 +314,7 @@ class Grammar:
         return Clause(subject, time, negated, *english, finite, prefix, early, late, end)
 
     def english_verb(self, base: str, past: str, tense: str, agreement: str) -> Tuple[str, str, str, str]:
-        """Return the parts of an English verb.
+        """Conjugate an English verb. In the tense "modal", draw a modal verb as its auxiliary.
 
         Args:
             base: base form of the verb, such as "see".
@@ -331,8 +325,8 @@ class Grammar:
         Returns:
             - auxiliary verb, such as "do".
             - verb that follows the auxiliary.
-            - inflected verb that replaces both, or "" if there is none.
-            - German modal verb, or "" if there is no modal verb.
+            - inflected verb that replaces both, or "" with a modal verb.
+            - German modal verb, or "" in the other tenses.
         """
         if tense == "modal":
             english, german = self.random.choice(MODALS).split(":")
@@ -346,14 +340,9 @@ class Grammar:
         return "does", base, f"{head}{ending}_{rest}", ""
 
     def subject(self, kind: str, definite: bool) -> Phrase:
-        """Draw a subject, sometimes a pronoun.
+        """Draw a subject, sometimes a pronoun. ``kind`` is "person" or "animal".
 
-        Args:
-            kind: kind of noun, "person" or "animal".
-            definite: True to exclude the determiners "a" and "no".
-
-        Returns:
-            The subject in both languages.
+        ``definite`` excludes the determiners "a" and "no".
         """
         if kind == "person" and self.random.random() < 0.35:
             return Phrase(*self.random.choice(SUBJECTS).split(":"), pronoun=True)
@@ -365,17 +354,16 @@ class Grammar:
         """Draw the objects of a verb.
 
         Args:
-            government: preposition and case of the object, an entry of the table of verbs. "-" if the verb
-                has no object.
+            government: preposition and case of the object, such as "mit+dat", or "-" for no object.
             kinds: kinds of the object's noun, separated by commas.
             subject: subject of the clause.
             definite: True to exclude the determiners "a" and "no".
             negation: "nicht" or "".
 
         Returns:
-            - German words before a time.
-            - German words after a time, with the negation.
-            - English words.
+            - German objects before a time expression.
+            - German objects after a time expression, with the negation.
+            - English objects.
         """
         if government == "-":
             return "", negation, ""
@@ -394,16 +382,9 @@ class Grammar:
         return "", f"{phrase.german} {negation}", phrase.english
 
     def object(self, kind: str, case: str, subject: Phrase, definite: bool) -> Phrase:
-        """Draw an object, sometimes a pronoun.
+        """Draw an object of a kind such as "food", in the German case "acc" or "dat", sometimes a pronoun.
 
-        Args:
-            kind: kind of noun, such as "person" or "food".
-            case: German case, "acc" or "dat".
-            subject: subject of the clause, which restricts pronouns: "I see me" is not drawn.
-            definite: True to exclude the determiners "a" and "no".
-
-        Returns:
-            The object in both languages.
+        The subject excludes pronouns such as "me" after "I". ``definite`` excludes "a" and "no".
         """
         if kind == "person" and self.random.random() < 0.35:
             first = 2 if subject.english in ("I", "we") else 0  # neither "I see me" nor "I see us"
@@ -411,14 +392,7 @@ class Grammar:
         return self.noun_phrase(kind, case, definite)
 
     def place(self, direction: str) -> Phrase:
-        """Draw a place.
-
-        Args:
-            direction: "where" for a position, "whither" for a direction.
-
-        Returns:
-            The place in both languages, with its preposition.
-        """
+        """Draw a place with a preposition. ``direction`` is "where" (position) or "whither" (direction)."""
         english, german, case, kind = self.random.choice(PLACES[direction]).split(":")
         phrase = self.noun_phrase(kind, case, definite=True)
         return Phrase(f"{english} {phrase.english}", f"{german} {phrase.german}")
@@ -430,10 +404,7 @@ class Grammar:
             kind: kind of noun, such as "person" or "food".
             case: German case, "nom", "acc" or "dat".
             definite: True to exclude the determiners "a" and "no".
-            relative: True if a relative clause may follow (default: False).
-
-        Returns:
-            The phrase in both languages.
+            relative: True if a relative clause may follow.
         """
         draw = self.random
         noun = draw.choice(_entries(NOUNS, kind))
@@ -487,12 +458,9 @@ def _inflect_determiner(stem: str, case: str, number: str) -> Tuple[str, str]:
 
 
 def _inflect_verb(infinitive: str, third: str, agreement: str) -> str:
-    """Return a German verb in the present tense, such as ``_inflect_verb("gehen", "", "3") -> "geht"``.
+    """Conjugate a German verb without prefix in the present tense, such as ("gehen", "", "3") to "geht".
 
-    Args:
-        infinitive: infinitive without a separable prefix.
-        third: third person singular if it is irregular, such as "sieht", or "".
-        agreement: "1" (ich), "3" (er) or "p" (sie, wir), as in :class:`Phrase`.
+    ``third`` is the third person singular if irregular, or "", and ``agreement`` is as in :class:`Phrase`.
     """
     stem = infinitive[:-2]
     forms = [stem + "e", third or stem + ("et" if stem[-1] in "td" else "t"), infinitive]
@@ -500,15 +468,7 @@ def _inflect_verb(infinitive: str, third: str, agreement: str) -> str:
 
 
 def _finish_sentences(english: str, german: str) -> Pair:
-    """Add capitals and punctuation to a sentence pair, and contract German prepositions ("in dem" to "im").
-
-    Args:
-        english: words of the English sentence.
-        german: words of the German sentence.
-
-    Returns:
-        Both sentences.
-    """
+    """Add capitals and punctuation to a sentence pair, and contract German prepositions: "in dem" to "im"."""
     texts = []
     for text in (english.replace(" can not ", " cannot "), german):
         text = re.sub(r"[ ,]*,[ ,]*", ", ", " ".join(text.replace("_", " ").split()))
@@ -528,11 +488,9 @@ def _split_lines(table: str) -> List[List[str]]:
 
 @lru_cache(maxsize=None)
 def _entries(table: str, kind: str) -> List[str]:
-    """Return the entries of a table that belong to one kind of noun.
+    """Return the entries of a table for one kind of noun, such as "person".
 
-    Args:
-        table: text whose lines begin with kinds, separated by commas, followed by entries.
-        kind: kind of noun, such as "person".
+    Each line of the table has comma-separated kinds, followed by entries.
     """
     return [
         entry for kinds, *entries in _split_lines(table) if kind in _expand_kinds(kinds) for entry in entries
@@ -545,7 +503,7 @@ def _expand_kinds(names: str) -> List[str]:
 
 
 def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
-    """Draw the splits of a corpus, in the order of ``sizes``. No sentence occurs twice in either language.
+    """Draw the splits of a corpus in the order of ``sizes``. No sentence occurs twice in either language.
 
     Args:
         sizes: number of pairs, keyed by split, such as ``{"test": 500}``.
@@ -569,14 +527,11 @@ def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
 
 
 def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
-    """Draw sentence pairs without repetition: no sentence of either language is drawn twice.
+    """Yield pairs (English, German) without repeating a sentence of either language.
 
     Args:
         seed: seed of the random generator.
-        number: number of pairs that will be drawn, which limits the attempts.
-
-    Yields:
-        Pair (English, German).
+        number: number of pairs to draw, which limits the attempts.
 
     Raises:
         InputError: The grammar does not have that many sentences.

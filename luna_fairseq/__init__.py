@@ -50,10 +50,8 @@ def register() -> None:
 class _PackagePath(List[str]):
     """``__path__`` of this package, a list that registers all components when fairseq searches it.
 
-    Usually, fairseq imports the folder of ``--user-dir``, and this import registers the components. But a
-    program may have imported this package before fairseq, for example for ``luna_fairseq.ops``, when nothing
-    was registered. fairseq does not import a package twice. It only tests ``user_dir in
-    luna_fairseq.__path__``, so this test registers the components.
+    fairseq does not import a package twice. If a program has imported this package before fairseq, for
+    example for ``luna_fairseq.ops``, fairseq only tests ``user_dir in luna_fairseq.__path__``.
     """
 
     def __contains__(self, folder: object) -> bool:
@@ -65,7 +63,7 @@ class _PackagePath(List[str]):
 
 
 def __getattr__(name: str) -> Any:
-    """On first use, import a submodule, such as ``luna_fairseq.ops``, or a class, such as ``LunaModel``."""
+    """Import a submodule such as ``luna_fairseq.ops``, or a class such as ``LunaModel``, on first access."""
     if name in _LAZY_NAMES:
         return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:

@@ -1,4 +1,4 @@
-"""Child processes of commands, which stop with their parent and receive its signals."""
+"""Functions that stop the child processes of a command if the command ends or is asked to stop."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
-    """Return environment variables that make a child, if it calls :func:`bind`, stop with this process."""
+    """Return a copy of ``environment`` with which :func:`bind` makes a child stop with this process."""
     return {**environment, _PARENT: str(os.getpid())}
 
 
@@ -34,9 +34,9 @@ def bind() -> None:
 
 
 def handle_stop_signals(handler: Any) -> Dict[int, Any]:
-    """Install a handler for termination signals such as SIGTERM. Return a dictionary of the old handlers.
+    """Install a handler for SIGTERM and SIGHUP, and return the previous handlers, keyed by signal number.
 
-    Ignored signals stay ignored, such as SIGHUP under nohup. Outside the main thread, nothing is installed.
+    Ignored signals, such as SIGHUP under nohup, stay ignored. Outside the main thread, nothing is installed.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -46,9 +46,9 @@ def handle_stop_signals(handler: Any) -> Dict[int, Any]:
 
 @contextlib.contextmanager
 def forward_stop_signals(children: List[Any]) -> Iterator[List[int]]:
-    """Context manager that sends SIGTERM to child processes if this process is asked to stop.
+    """Context manager that sends SIGTERM to child processes when this process receives SIGTERM or SIGHUP.
 
-    The caller adds the processes that it starts to ``children``. Yields the list of signals received so far.
+    The caller appends each started process to ``children``. Yields the list of received signal numbers.
     """
     received: List[int] = []
 

@@ -16,7 +16,7 @@ _OURS = ("luna_fairseq", "fairseq", "fairseq_cli")
 
 
 def describe_user_error(error: BaseException) -> Optional[str]:
-    """Return the message of an error that the user can fix. None for other errors.
+    """Return the message of an error that the user can fix, or None for other errors.
 
     Errors that the user can fix are an InputError, an exception raised from an InputError or while one was
     handled, an OSError with a file name, a full disk, and a missing package.
@@ -38,20 +38,20 @@ def describe_user_error(error: BaseException) -> Optional[str]:
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Return True if a disk or a quota is full. numpy's error for a full disk is recognized by its text."""
+    """Return True if a disk or a quota is full. numpy's error has no errno, and is recognized by its text."""
     is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
     return error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and is_short)
 
 
 def describe_os_error(error: OSError, location: Optional[Path] = None) -> str:
-    """Return a line with the reason of an error and its file, or ``location`` if the error names no file."""
+    """Format an OSError as "FILE: REASON". ``location`` is used if the error names no file."""
     where = error.filename or location
     reason = os.strerror(errno.ENOSPC) if is_full_disk(error) else error.strerror or str(error)
     return f"{where}: {reason}" if where else reason
 
 
 def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Create a ``sys.excepthook`` that prints user errors as one line, and calls ``before`` for others."""
+    """Create a ``sys.excepthook`` that prints user errors as one line and passes others to ``before``."""
 
     def report(kind: Any, error: Any, trace: Any) -> None:
         line = describe_user_error(error) if isinstance(error, Exception) else None
@@ -66,8 +66,7 @@ def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
 def exit_if_unread() -> Iterator[None]:
     """Context manager that exits silently with status 1 if standard output is closed by its reader.
 
-    This happens when a command is piped into ``head``, which ends early. Python would print a traceback of
-    the BrokenPipeError.
+    This happens, for example, when the output of a command is piped into ``head``.
     """
     try:
         yield
@@ -79,11 +78,9 @@ def exit_if_unread() -> Iterator[None]:
 
 
 def is_command(spawned: bool = False) -> bool:
-    """Return True if this process runs a command of fairseq or of this package.
+    """Return True if this process runs a command of fairseq or of this package, not a user's own program.
 
-    In a user's own program, errors keep their traceback, because it shows which call was at fault.
-
-    With ``spawned``, processes that a command has spawned count as well.
+    Processes that a command has spawned count only with ``spawned``.
     """
     if multiprocessing.parent_process() is not None and not spawned:
         return False

@@ -9,4 +9,4 @@ class InputError(ValueError):
 
 
 class MissingRequirementError(InputError, ImportError):
-    """An optional package is needed but not installed. The message says how to install it."""
+    """Error for a package that is needed but not installed. The message says how to install it."""

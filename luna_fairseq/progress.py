@@ -47,7 +47,10 @@ def progress_bar(
 
 
 def read_with_progress(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
-    """Context manager that yields a wrapper of a file, whose method ``read`` advances a progress bar."""
+    """Context manager that yields a wrapper of a file whose ``read`` method advances a progress bar.
+
+    ``size`` is the total number of bytes, if it is known, and ``start`` the number of bytes already read.
+    """
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)
 

@@ -14,16 +14,16 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 def provenance() -> str:
     """Return the version and the commit of this package, such as "luna_fairseq 0.2.0 (commit 84fdfa5...)".
 
-    Outside a git checkout the commit is omitted. The result is cached, because the checkout may change.
+    Outside a git checkout, the commit is omitted. The result is cached for the life of the process.
     """
     found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
     return f"luna_fairseq {luna_fairseq.__version__}{f' (commit {found})' if found else ''}"
 
 
 def commit(git: Path) -> Optional[str]:
-    """Return the commit that is checked out. None outside a git checkout.
+    """Return the hash of the checked-out commit, or None outside a git checkout.
 
-    The commit is read from ``git``, the path ``.git`` of the checkout, because git may not be installed.
+    ``git`` is the path ``.git`` of the checkout, which is read without running git.
     """
     try:
         if git.is_file():

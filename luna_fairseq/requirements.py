@@ -34,7 +34,7 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 
 
 def import_package(name: str, needed_by: str = "this") -> Any:
-    """Import and return an optional package. If it is missing, raise an error with installation advice.
+    """Import and return a package. If it is missing, the error names ``needed_by`` and the pip command.
 
     Example:
         >>> import_package("torch.nn").__name__

@@ -123,7 +123,7 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return which distances and positions of tokens must be computed for this module."""
+        """Return the features of this module that need token distances or positions."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -141,7 +141,7 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] on the logits of pack attention. None if the module does not pack.
+        """Return the bias [B, H, L, S] on the logits of pack attention, or None if there is no bias.
 
         The bias penalizes tokens that are far from the segment of a row.
         """
@@ -159,9 +159,9 @@ class AnchoredAttention(LunaAttention):
     ) -> Optional[Diagonal]:
         """Compute the diagonal prior, a bias toward keys near the source position expected for a query.
 
-        ``key_place`` [B, N] holds the positions of N keys in the source. The bias is 0 at the key nearest to
-        the expected position. The nearest key is searched among the ``first`` leading keys (default: all).
-        Return None if there is no diagonal prior. Raise InputError if ``geometry`` lacks query positions.
+        ``key_place`` [B, N] holds the positions of N keys in the source. Among the ``first`` leading keys
+        (default: all), the key nearest to the expected position has a bias of 0. Return None if there is no
+        diagonal prior. Raise InputError if ``geometry`` lacks query positions.
         """
         if self.diagonal is None:
             return None

@@ -20,5 +20,5 @@ class DecayingCausalAttention(LunaCausalAttention):
         self.decay = LearnedStrength(alibi_slopes(self.num_heads))
 
     def log_decay(self) -> Tensor:
-        """Return the learned log decay per position, -d, one negative number per head."""
+        """Return the log decay per position -d [H], a learned negative number for each head."""
         return -self.decay()

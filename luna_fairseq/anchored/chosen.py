@@ -32,7 +32,7 @@ def choose_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose the segments to whose tokens each query attends, and group them for fast matrix products.
+    """Choose the segments whose tokens each query attends to, and prepare the products with these tokens.
 
     ``segments`` holds the keys and values of the tokens of L segments. Each of T queries chooses the
     ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
@@ -76,7 +76,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Return a mask [B, H, T, M] that is True at chosen tokens that a query must not attend to."""
+        """Mask [B, H, T, M], True at tokens of chosen segments that a query must not attend to."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -85,7 +85,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Return the positions [B, H, T, M] of the M tokens chosen by each query. Token t is at t + 1/2."""
+        """Positions [B, H, T, M] of the M tokens chosen by each query. Token t is at position t + 1/2."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
@@ -94,15 +94,12 @@ class ChosenTokens(NamedTuple):
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Compute the weighted sum [B, H, T, K] of the values of the M tokens chosen by each query.
-
-        The ``weights`` are [B, H, T, M].
-        """
+        """Sum the values of each query's M tokens with ``weights`` [B, H, T, M]. Return [B, H, T, K]."""
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather the entries of x [B, L, W], arranged by segment, for each chosen token: [B, H, T, M]."""
+        """Gather the entries [B, H, T, M] of the chosen tokens from x [B, L, W], arranged by segment."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

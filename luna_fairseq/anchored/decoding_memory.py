@@ -19,11 +19,11 @@ from luna_fairseq.ops.attention import MAX_PENALTY
 
 
 class KeyPlaces(NamedTuple):
-    """Positions of N keys in the source, and a length ratio, times the strength gamma of the diagonal prior.
+    """Key positions and length ratio of the diagonal prior, multiplied by the strength gamma of the prior.
 
     The prior is a bias of attention toward keys near the source position expected for a query. For target
     position t and source offset o, the bias is ``-|place + ratio (t + 1/2) + strength o| / sqrt(t + 1)``,
-    plus a constant for each query. Shapes: batch size B, H heads.
+    plus a constant for each query. Shapes: batch size B, H heads, N keys.
 
     Attributes:
         place: position of each key times ``-gamma`` [B, H, 1, N].
@@ -105,7 +105,7 @@ def prepare_keys(
 
     Keys and values are [B, H, N, K] for N keys, ``bias`` [B, H or 1, 1, N] is added to the logits, and
     ``padding_mask`` [B, N] is True at padding. Return keys [B, H, K, N] scaled by K^-0.5, values that are 0
-    at padding, and biases that are strongly negative there.
+    at padding, and biases that mask padding.
     """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:

@@ -80,7 +80,7 @@ def dense_attention(
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
     """Split attention weights [B, H, T, L + S'] into weights for the L packed rows and for the S tokens.
 
-    Only the first S' of the S tokens have weights. The others get a weight of zero.
+    Tokens after the first S' have a weight of zero.
     """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))
@@ -89,7 +89,7 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
 def _find_read_keys(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
     """Return a mask [B, H, T, L + S] that is True at the keys that a query attends to.
 
-    Their ``segment`` [B, L + S] is -1 or one of the N segments ``chosen`` [B, H, T, N] by the query.
+    These are the keys whose ``segment`` [B, L + S] is -1 or one of the N segments in ``chosen`` [B, H, T, N].
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

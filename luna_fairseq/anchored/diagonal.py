@@ -28,8 +28,8 @@ def naive_diagonal_bias(
 ) -> Tensor:
     """Compute the diagonal prior ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, as a reference for tests.
 
-    The arguments are described in the module. An ``origin`` of None means 0. The result [B, H, T, N] is a
-    bias of attention toward keys near the source position expected for a query.
+    ``strength`` gamma and ``ratio`` r are [H], ``query_place`` t and ``origin`` o (default 0) are [B, T], and
+    ``key_place`` c is [B, N]. The result is a bias [B, H, T, N] toward keys near an expected position.
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -57,7 +57,7 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior of the examples whose indices in the batch are given as a vector."""
+        """Select examples of the batch by a vector of their indices."""
         return Diagonal(*(x.index_select(0, examples) for x in self))
 
     def bias(self) -> Tensor:
@@ -65,7 +65,7 @@ class Diagonal(NamedTuple):
         return limit_penalty(self.factor * self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias [B, H, T, M] of M further keys. Their positions ``place`` broadcast to this shape.
+        """Return the bias [B, H, T, M] of M other keys, whose positions ``place`` broadcast to this shape.
 
         A key that is closer to the expected position than the nearest of the N keys has a positive bias.
         """

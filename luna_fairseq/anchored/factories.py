@@ -87,7 +87,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Return which distances and positions of tokens the attention modules need."""
+        """Features of the attention modules that need token distances or positions."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 
@@ -137,7 +137,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Return which distances and positions of source tokens the attention modules need."""
+        """Features of the attention modules that need distances or positions of source tokens."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed

@@ -254,7 +254,7 @@ def _read_first_segments(
 ) -> Tensor:
     """Compute look-up attention for short contexts, whose tokens are all in the first ``number`` segments.
 
-    The arguments and the result [B, H, T, K] are the same as for :func:`mixed_lookup_attention`.
+    The other arguments and the result [B, H, T, K] are the same as for :func:`mixed_lookup_attention`.
     """
     mask, bias = segments.padding_mask[:, :number].flatten(1), None
     rows_mask = packed_padding_mask

@@ -63,7 +63,7 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 
 
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """For each of M queries, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
+    """Sum the values of the tokens that each of M queries attends to, weighted by ``weights`` [M, N * W].
 
     ``pairs`` holds each query's N segments of W tokens, and ``values`` [R, W, K] all values. Return [M, K].
     """
@@ -129,7 +129,7 @@ class Gathered(NamedTuple):
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """For each query, sum the values of the tokens it attends to, weighted by ``weights`` [M, N * W].
+        """Sum the values of the tokens that each query attends to, weighted by ``weights`` [M, N * W].
 
         ``table`` [R, W, K] holds the values of R segments of W tokens. The result is [M, K].
         """

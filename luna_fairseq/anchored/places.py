@@ -2,12 +2,12 @@
 
 The n tokens of a context are divided into L equal segments of width w = n / L tokens, which need not be an
 integer. Row i of the packed sequence P summarizes segment i. The centre of token t is at t + 1/2, and the
-centre of segment i at (i + 1/2) w. In head h of H, it is shifted by ((h + 1/2) / H - 1/2) w, so that the
-heads' centres are spread evenly over the segment. Distances in segment widths have the same meaning in a
-short sentence and in a long document.
+centre of segment i at (i + 1/2) w. Head h of H shifts the centre of a segment by ((h + 1/2) / H - 1/2) w, so
+that the centres of all heads are spread evenly over the segment. Distances in segment widths have the same
+meaning in a short sentence and in a long document.
 
 Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for batch size B, S tokens and L
-rows. Padding on either side is not counted, and its results are undefined.
+rows. Padding on either side is not counted, and results at padding are undefined.
 """
 
 from typing import Optional, Tuple
@@ -23,7 +23,7 @@ FAR_AWAY = 1e15
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distances of :func:`anchor_distances` token by token, as a reference for tests."""
+    """Compute the distances [B, H, L, S] of :func:`anchor_distances` token by token, for tests."""
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
     distances = torch.zeros(B, num_heads, L, S, dtype=torch.float64)
@@ -79,10 +79,7 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
 
 def limit_penalty(bias: Tensor) -> Tensor:
-    """Clamp the bias of attention logits to at least ``-MAX_PENALTY``.
-
-    ``F.threshold`` is used because its backward pass needs fewer operator calls than ``clamp``'s.
-    """
+    """Clamp a bias to at least ``-MAX_PENALTY``. The backward pass is cheaper than with ``Tensor.clamp``."""
     return F.threshold(bias, -MAX_PENALTY, -MAX_PENALTY)
 
 
@@ -103,7 +100,7 @@ def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
 
 
 def move_padding_away(place: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Return key positions ``place`` [B, N], moved far away at padding in examples that have any tokens."""
+    """Set key positions ``place`` [B, N] to 1e15 at padding, except in examples that contain only padding."""
     if padding_mask is None:
         return place
     return place.masked_fill(padding_mask & ~padding_mask.all(dim=1, keepdim=True), FAR_AWAY)

@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B] that is True for contexts of at most 64 tokens. Queries attend to all of these."""
+    """Return a mask [B], True for contexts of at most 64 tokens, in which queries attend to all tokens."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
@@ -69,7 +69,7 @@ class LayoutCall(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Return the length S of the contexts in a batch, including padding."""
+        """Length S of the contexts in a batch, including padding."""
         return self.context_padding_mask.size(1)
 
     def needs_more_segments(self) -> bool:
@@ -187,7 +187,7 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the keys and values of the examples whose indices in the batch are given as a vector."""
+        """Select examples of the batch by a vector of their indices."""
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 

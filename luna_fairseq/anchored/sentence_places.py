@@ -31,8 +31,8 @@ def number_within_sentences(
     True at the first token of each sentence except the first sentence. This token is a separator, because the
     target is shifted right. ``before`` is the unfinished sentence at the end of the preceding tokens.
 
-    Return the index of each token in its sentence, the index of its sentence, and the unfinished sentence at
-    the end of these tokens.
+    Return the index [B * n, T] of each token in its sentence, the index [B * n, T] of each token's sentence,
+    and the unfinished sentence at the end of these tokens.
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:

@@ -115,9 +115,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the attention weights of the rows of P, and of the queries, over the source tokens.
+        """Compute the attention weights of the rows of P and of the queries over the source tokens.
 
-        The weights of the rows are None if this module has no pack attention.
+        The row weights are [B, H, L, S], or None without pack attention. The query weights are [B, H, T, S].
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)

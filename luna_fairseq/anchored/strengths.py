@@ -44,7 +44,7 @@ class LearnedStrength(nn.Module):
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """Return gamma [H]."""
+        """Return the factor gamma [H], one value per head."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:

@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
     Attributes:
         position: position [B, L, W] of each token of each segment in the context.
-        place: index [B, S] of each context token. Token j of segment i has the index i * W + j.
+        place: index [B, S] of each context token in segment order: i * W + j for token j of segment i.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, in segment widths.
         masked: mask [B, 1, L, 1, L + N * W], True at keys that are padded rows or missing tokens.
         number: odd number N of segments in a window.

@@ -1,8 +1,8 @@
 """Benchmarks of Luna's speed and memory against other models: ``python -m luna_fairseq.benchmark``.
 
-A *task* is a job that can be done in several ways, such as one training step. Each way is a *variant* of the
-task, such as Luna or a Transformer, and gets one row of the printed table. A *case* is a setting in which all
-variants are measured, such as a sequence length.
+A *task* is a computation with several implementations, such as a training step. Each implementation is a
+*variant* of the task, such as Luna or a Transformer, and has a row in the printed table. A *case* is a
+setting in which all variants are measured, such as a sequence length.
 
 To add a variant, add an entry to ``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS`` or
 ``apollo.OPTIMIZERS``. If ``peer=True``, the table gets a column with the speedup of each variant over the new

@@ -50,8 +50,7 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 def _common_options() -> argparse.ArgumentParser:
     """Build a parser with the options shared by all benchmarks, for ``parents=`` of other parsers.
 
-    The options have no defaults. Otherwise, the default of a benchmark's parser would overwrite a value that
-    is given before the benchmark's name.
+    The options have no defaults, because these would overwrite values given before the benchmark's name.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -103,7 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """Run the chosen benchmarks, and print, save and plot their results.
 
-    Raises InputError after all measurements if an implementation failed or gave wrong results.
+    Raise InputError after all measurements if an implementation failed or gave wrong results.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -143,8 +142,8 @@ def run(args: argparse.Namespace) -> None:
 def measure(task: Task, section: Section) -> None:
     """Measure all settings of a benchmark, such as sequence lengths, and print a table after each setting.
 
-    The results are added to ``section``. With ``--check``, nothing is measured. The results of all
-    implementations are then only compared with reference results, and the errors are printed.
+    The measurements are added to ``section``. With ``--check``, nothing is measured, and the errors of all
+    implementations against reference results are printed instead.
     """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)

@@ -50,12 +50,12 @@ Inputs = Dict[str, Tensor]
 
 
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
-    """Compute Luna's causal attention with the implementation "naive", "chunk" or "triton".
+    """Compute Luna's causal attention [B, H, T, K] with the backend "naive", "chunk", "parallel" or "triton".
 
-    ``x`` is a dictionary of tensors. "q" and "k" are [B, H, T, K]. "pack_q" [B, H, L, K] and "pack_k"
-    [B, H, T, K] are the queries and keys of pack attention. Optional tensors are "v" (default: the keys),
-    "rows" [B, L], True at masked rows of P, and "positions" [B, T], True at padding. With ``decay``, earlier
-    tokens are gradually forgotten, at the initial rates of a model.
+    ``x`` holds queries "q" and keys "k" [B, H, T, K], and the queries "pack_q" [B, H, L, K] and keys "pack_k"
+    [B, H, T, K] of pack attention, for B sentences of T tokens, H heads of width K, and L rows of P. Optional
+    tensors are "v" (default: the keys), "rows" [B, L], True at masked rows of P, and "positions" [B, T], True
+    at padding. With ``decay``, earlier tokens are gradually forgotten, at the initial rates of a model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -67,14 +67,14 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute the result of :func:`luna_attention`, but with an explicit weight matrix."""
+    """Compute the output of :func:`luna_attention` with an explicit matrix of attention weights."""
     return naive_attention(*inputs)[0]
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute non-causal Luna attention from the inputs "q", "k", "v", "pack_q" and, optionally, "mask".
+    """Compute non-causal Luna attention [B, H, T, K]: "pack_q" attends to the tokens, then "q" to the result.
 
-    The packed sequence P ("pack_q") attends to the tokens, then the tokens ("q") attend to the result.
+    "q", "k", "v" are [B, H, T, K], "pack_q" is [B, H, L, K]. The optional "mask" [B, T] is True at padding.
     """
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
@@ -112,7 +112,7 @@ def anchored_attention(
 
 
 def softmax_attention(x: Inputs) -> Tensor:
-    """Compute softmax self-attention with explicit weights. ``x["mask"]`` is optional and True at padding."""
+    """Compute softmax self-attention with explicit weights. An optional "mask" [B, T] is True at padding."""
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
         logits = logits.masked_fill(x["mask"][:, None, None, :], float("-inf"))
@@ -128,13 +128,13 @@ def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
 
 
 def missing_sdpa(*unused: Any) -> str:
-    """Return why torch's fused attention cannot be used with this version of torch, or "" if it can."""
+    """Return an error message if this version of torch has no fused attention, otherwise ""."""
     is_available = hasattr(F, "scaled_dot_product_attention")
     return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 
 
 def missing_triton(args: Namespace, case: Case) -> str:
-    """Return why the Triton kernels cannot run, or "" if the kernels can run."""
+    """Return why the Triton kernels cannot run in a setting, or "" if they can."""
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
@@ -167,7 +167,10 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Return the "output" and, for each input NAME, the "gradient of NAME" (None if NAME is unused)."""
+    """Return the "output" of a variant, and the "gradient of NAME" for each differentiable input NAME.
+
+    The gradient of an unused input is None. ``inputs["gradient"]`` is the gradient of the output.
+    """
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
@@ -188,7 +191,7 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return one dictionary per combination of length of P, setting in ``kinds``, and sequence length."""
+        """Return the settings with these sequence lengths, for each length of P and each of ``kinds``."""
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
@@ -198,7 +201,7 @@ class AttentionTask(Task):
     def random_heads(self, **lengths: int) -> Inputs:
         """Create a dictionary of random tensors [B, H, length, K] from the keyword arguments NAME=length.
 
-        The memory layout is the same as for a model's projections. All except "gradient" require a gradient.
+        The memory layout matches a model's projections. All tensors except "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)

@@ -60,7 +60,7 @@ class Decode(ModelTask):
     def prepare_search(self, model: Any, batch: BatchSize) -> Job:
         """Return a function that translates a batch of random sentences by beam search with ``model``.
 
-        The batch is the same for all models (fixed seed). Translations are as long as their sources.
+        The batch is the same for all models. Translations are as long as their sources.
         """
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
@@ -94,7 +94,7 @@ class Decode(ModelTask):
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
     """Translate a batch and discard the translations, so that the time can be measured.
 
-    Raises InputError if a translation is not as long as its source, as the benchmark requires.
+    Raise InputError if a translation is not as long as its source, as the benchmark requires.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

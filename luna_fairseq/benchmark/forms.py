@@ -35,9 +35,9 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 
 @contextmanager
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
-    """Context manager that forces implementations. Each of ``names`` is written as OPERATION=IMPLEMENTATION.
+    """Context manager that forces implementations, given as strings "OPERATION=IMPLEMENTATION".
 
-    Yields a dictionary that maps each operation to the names of the implementations that ran.
+    It yields a dictionary that maps each operation to the names of the implementations that ran.
     """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Make malloc keep freed memory, so that page faults do not slow down a benchmark on a CPU."""
+"""Reuse of freed memory by malloc, so that page faults do not slow down a benchmark on a CPU."""
 
 import ctypes
 

@@ -83,7 +83,7 @@ HEADLINES = [
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the argument parser of the command."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, example=f"{PROGRAM} --only parity causal --minutes 3")
     add = parser.add_argument
     add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder to write to (default: gpu)")
@@ -101,10 +101,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run all benchmark commands for the device, and write their results to gpu.json and gpu.md.
+    """Run the chosen benchmark commands on the device, and write their results to gpu.json and gpu.md.
 
-    Commands beyond the time limit are skipped. An InputError at the end means that a command failed, was
-    skipped or gave wrong results.
+    Skip commands beyond the time limit. Raise InputError at the end if a command failed, was skipped or gave
+    wrong results.
     """
     parts = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:
@@ -182,7 +182,7 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
 def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
     """Run a benchmark command in a separate process, for at most ``limit`` seconds.
 
-    Return its JSON output, or {} if it wrote none, and an error message, or "" if the command succeeded.
+    Return the command's JSON output, or {} if there is none, and an error message, or "" on success.
     """
     environment = dict(os.environ)
     if "cpu" in command:

@@ -84,12 +84,12 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
-    """Return the FLOPs of a linear layer, given the shape x of its input and the shape of its output."""
+    """Return the FLOPs of a linear layer, given the shapes of its input ``x`` and of its output."""
     return 2 * math.prod(x) * out_shape[-1]
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return a function for each operator that counts the FLOPs of attention or linear layers on a CPU.
+    """Return functions that count the FLOPs of attention and linear layers on a CPU, keyed by operator.
 
     ``FlopCounterMode`` has no formulas for these operators and would count 0.
     """
@@ -118,8 +118,8 @@ def is_product(operator: str) -> bool:
 def profile(job: Job, record: Record) -> Record:
     """Count the floating-point operations, the allocated memory and the operator calls of a job.
 
-    ``record`` holds the measured time of the same job. Return a row of the printed table. FLOPs cover only
-    matrix products and attention, not Triton kernels. Counts for causal attention include masked positions.
+    ``record`` holds the measured time of the job. Return a row of the printed table, keyed by column. FLOPs
+    cover matrix products and attention, with masked positions of causal attention, but not Triton kernels.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

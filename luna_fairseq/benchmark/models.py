@@ -87,7 +87,7 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 def absorb_projections_everywhere() -> Iterator[None]:
     """Context manager in which Luna projects its packed sequence P instead of the tokens.
 
-    Outside the context, Luna projects P in place of the tokens only for long sentences, where this is faster.
+    Outside the context, Luna does so only for long sentences, for which this is faster.
     """
     with force_forms(("pack=absorbed", "unpack=absorbed", "pack-weights=absorbed")):
         yield
@@ -144,7 +144,7 @@ def luna_variant(
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
     """Return a benchmark variant: Transformers with an efficient attention mechanism, such as "linformer".
 
-    Only ``--with`` selects the variant. The model can translate if the mechanism has all ``FORMS``.
+    Only ``--with`` selects the variant. Translation also requires causal attention and cross-attention.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -211,7 +211,7 @@ class ModelTask(Task):
 
     @property
     def model_sizes(self) -> Dict[str, int]:
-        """Return the size options of all models without their prefix, such as ``{"layers": 6}``."""
+        """Size options of all models without ``encoder_`` or ``decoder_``, such as ``{"layers": 6}``."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -219,7 +219,7 @@ class ModelTask(Task):
 
     @property
     def dictionary_size(self) -> int:
-        """Return the number of dictionary entries. The default is 260 for classifiers, otherwise 32000."""
+        """Number of dictionary entries, by default 260 for classifiers and 32000 for other models."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
@@ -230,7 +230,7 @@ class ModelTask(Task):
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create the fairseq translation task, for at most T positions, with which a model is built."""
+        """Create the fairseq translation task from which a model is built, with at most T positions."""
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
@@ -271,7 +271,7 @@ class ModelTask(Task):
         return model.to(self.args.device, DTYPES[variant.dtype or self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
-        """Create random sentences, a tensor [sentences, T], that end with the end-of-sentence token."""
+        """Create a batch of random sentences [sentences, T], which end with the end-of-sentence token."""
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
         tokens[:, -1] = dictionary.eos()

@@ -87,13 +87,13 @@ def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[st
 
 
 def format_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
-    """Format a median and its quartiles as "median [q1 q3]"."""
+    """Format a median and its quartiles, multiplied by ``scale``, as "median [q1 q3]"."""
     median, q1, q3 = (format_number(scale * values[name]) for name in ("median", "q1", "q3"))
     return f"{median} [{q1} {q3}]"
 
 
 def format_number(value: float) -> str:
-    """Format a non-negative number with at least three significant digits, such as 1,234 or 1.23."""
+    """Format a non-negative number with at least three significant digits or three decimals, such as 1.23."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
@@ -144,7 +144,7 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 
 
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
-    """Return the time and the memory of a measurement as a dictionary from axis label to value.
+    """Return the time in ms and the extra memory in MiB of a measurement, keyed by axis label.
 
     The time is per token or per sentence if ``rate`` is "tokens" or "sentences". Otherwise it is per job.
     """

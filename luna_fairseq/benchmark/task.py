@@ -91,7 +91,7 @@ class Task:
         return [" ".join(paragraph.split()) for paragraph in cls.notes.split("\n\n")]
 
     def variants(self) -> Dict[str, Any]:
-        """Return the implementations to compare, with their names, in the order of the printed table."""
+        """Return the implementations to compare, keyed by name, in the order of the printed table."""
         return self.table
 
     def cases(self) -> List[Case]:
@@ -99,10 +99,7 @@ class Task:
         raise NotImplementedError
 
     def skip_reason(self, variant: Any, case: Case) -> str:
-        """Return why an implementation cannot run in a setting, such as "torch 1.13.1 has no ...".
-
-        Return "" if the implementation can run.
-        """
+        """Return why an implementation cannot run in a setting, or "" if it can."""
         return variant.skip_reason(self.args, case)
 
     def check(self, variant: Any) -> float:
@@ -117,7 +114,7 @@ class Task:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the options of all measurements as one line, such as "batch 4, heads 8"."""
+        """Return the options shared by all measurements as one line, such as "batch 4, heads 8"."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
@@ -222,10 +219,10 @@ def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[s
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
-    """Raise InputError unless two tensors are equal up to rounding. Return the error over the tolerance.
+    """Return the error of ``actual``, divided by the tolerance. Raise InputError if the ratio exceeds 1.
 
-    The error is the RMS of the difference, divided by the RMS of the expected values (unless this is 0 up to
-    rounding). ``what`` begins the error message, such as "its output differs from the naive one".
+    The error is the RMS of the difference, divided by the RMS of the expected values unless these are nearly
+    0. ``what`` begins the error message, such as "its output differs from the naive one".
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()
@@ -251,7 +248,7 @@ class BatchSize(NamedTuple):
 
 
 def number_options(**options: Any) -> Dict[str, Any]:
-    """Return ``add_argument`` arguments for options that take positive integers.
+    """Return ``add_argument`` arguments for options that take positive integers, keyed by option.
 
     ``options`` gives the default of each option. If the default is a list, the option takes several numbers.
     NUMBERS contains the descriptions for ``--help``.

@@ -110,9 +110,8 @@ class Train(ModelTask):
     def check(self, variant: ModelVariant) -> float:
         """Compare a model's loss and gradients with those computed with explicit attention weights.
 
-        For long sentences, Luna projects its short packed sequence P instead of the tokens. The sentences in
-        this check are too short for this optimization. The check is therefore repeated with the optimization
-        forced. Return the largest ratio of an error to its tolerance.
+        Luna projects the packed sequence P in place of the tokens only for long sentences, so a second check
+        forces this optimization for short ones. Return the largest ratio of an error to its tolerance.
         """
         actual = [self.loss_and_gradients(variant)]
         with absorb_projections_everywhere():
@@ -126,7 +125,7 @@ class Train(ModelTask):
         return max(error for form in actual for error in map(require_equal, messages, form, expected))
 
     def loss_and_gradients(self, variant: ModelVariant) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Compute the loss of a padded batch, and its gradients, flattened and concatenated into one vector.
+        """Return the loss of a padded batch, and the gradients of all parameters as one vector.
 
         The model computes in float32 and without dropout.
         """

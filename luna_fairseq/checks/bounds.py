@@ -41,7 +41,7 @@ def is_within(value: float, bounds: Mapping[str, float]) -> bool:
 
 
 def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
-    """Yield an error message for each option that is out of the bounds in its dataclass field."""
+    """Yield an error message for each option outside the bounds that its dataclass field declares."""
     for field in fields(dataclass):
         bounds, option = read_bounds(field.metadata), options.get(field.name)
         for value in option if isinstance(option, (list, tuple)) else (option,):
@@ -52,6 +52,6 @@ def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
 
 
 def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
-    """Raise InputError if a numeric option is outside the bounds in its dataclass field's metadata."""
+    """Raise InputError if a numeric option is outside the bounds that its dataclass field declares."""
     for fault in find_faults(options, dataclass):
         raise InputError(fault)

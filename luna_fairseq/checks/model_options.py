@@ -1,9 +1,9 @@
-"""Reading, completion and comparison of the model options in checkpoints.
+"""Functions that read, complete and compare the model options in checkpoints.
 
-The dataclass of a model is the only list of its options. Options such as dropout do not change the output of
-a trained model, and have ``MAY_CHANGE`` in the metadata of their field. All other options are called *fixed*:
+The dataclass of a model declares all of its options. Options such as dropout do not change the output of a
+trained model, and have ``MAY_CHANGE`` in the metadata of their field. All other options are called *fixed*:
 weights trained with one value give different outputs with another. fairseq's own models have no such
-metadata. Their options are treated like the options with the same name in this package's models.
+metadata, so the metadata of this package's options with the same names apply.
 """
 
 from argparse import ArgumentParser
@@ -19,7 +19,7 @@ _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Convert a configuration without groups to a dictionary, with enums replaced by their values.
+    """Convert a flat configuration to a dictionary, with enums replaced by their values.
 
     Interpolations such as ``${task.data}`` are not resolved.
     """
@@ -59,7 +59,7 @@ def is_ours(cls: Any) -> bool:
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return a model's options, with defaults for missing options if the model is from this package."""
+    """Return a copy of a model's options. For this package's models, add defaults for missing options."""
     dataclass = model_dataclass(options)
     if dataclass is None:
         return dict(options)
@@ -83,8 +83,8 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
     An option that is newer than the checkpoint is set to the default in the model's dataclass. fairseq itself
     would use the architecture's preset, which may have changed since training. If ``eval_bleu_args`` or
-    ``eval_bleu_detok_args`` of an old checkpoint is None, it becomes "{}". Files of pretrained vectors
-    (``--encoder-embed-path``) are removed, because the checkpoint contains the vectors.
+    ``eval_bleu_detok_args`` of an old checkpoint is None, it becomes "{}". Paths to pretrained embeddings
+    (``--encoder-embed-path``) are removed, because the checkpoint contains the embeddings.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -112,7 +112,7 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the options of a model that must not change after training, such as the number of layers."""
+    """Return the names of a model's options that must not change after training, such as encoder_layers."""
     from fairseq.models import MODEL_REGISTRY
 
     dataclass = _our_dataclass(model)
@@ -129,7 +129,7 @@ def fixed_options(model: str) -> List[str]:
 
 
 def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
-    """Return the options of a model whose metadata contain ``mark``, with the aliases of each flag.
+    """Return a model's options whose metadata contain ``mark``, as a dictionary from name to flag aliases.
 
     Models from other packages have no metadata. For them, return all marked options of this package.
     """
@@ -150,10 +150,10 @@ def _our_dataclasses() -> List[Any]:
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """Return the options that differ between two models and affect the outputs of given weights.
+    """Return the options that differ between two models and change the output of the same weights.
 
-    Each option is a tuple (name, first value, second value). Models of different classes differ in "arch"
-    only. Options of only one model are ignored: newer code added them, with defaults that change no output.
+    Each option is a tuple (name, first value, second value). For models of different classes, only "arch" is
+    returned. Options that only one model has are ignored, because their defaults change no output.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:

@@ -21,7 +21,7 @@ def flatten_config(config: Any) -> Namespace:
 
 
 def check_groups(config: Any) -> None:
-    """Raise InputError for an unknown option in groups such as ``common`` and ``dataset``.
+    """Raise InputError if a configuration group, such as ``common``, contains an unknown option.
 
     fairseq-hydra-train itself accepts any name in these groups.
     """
@@ -40,7 +40,7 @@ def check_overrides(
     where: str = "--model-overrides",
     allowed: Collection[str] = (),
 ) -> None:
-    """Raise InputError for an override of an option that a checkpoint's configuration does not have.
+    """Raise InputError if an override names an option that a checkpoint's configuration does not have.
 
     ``overrides`` maps option names to new values, and ``trained`` is the checkpoint's configuration. Names in
     ``allowed`` are accepted too. The message names ``where``, the option or function with the overrides.

@@ -63,7 +63,7 @@ class ParsedOptions:
 
 
 def _dataclasses() -> List[Any]:
-    """Return all dataclasses that declare options of fairseq, or of registered models, tasks and so on."""
+    """Return the option dataclasses of fairseq and of all registered models, tasks and other components."""
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -106,7 +106,7 @@ def check_config(config: Any) -> None:
 
 
 def check_numbers(options: ParsedOptions) -> Faults:
-    """Yield an error for each number out of bounds among the options of this package."""
+    """Yield an error for each numeric option of this package that is out of bounds."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -131,7 +131,7 @@ def check_int8_precision(options: ParsedOptions) -> Faults:
 
 
 def check_shortlist(options: ParsedOptions) -> Faults:
-    """Yield an error if the file of ``--shortlist`` is missing, or the command's search cannot use it."""
+    """Yield an error if the ``--shortlist`` file is missing, or if the command cannot use a shortlist."""
     path = options.all.get("shortlist")
     if not path:
         return
@@ -179,7 +179,7 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Yield an error for each model option that has no effect without an option that is not set.
+    """Yield an error for each model option that has no effect because the option it depends on is not set.
 
     Some options apply only to certain attention mechanisms. The metadata entry ``used_with`` of an option's
     dataclass field maps option names to the values that select these mechanisms.
@@ -204,7 +204,7 @@ def check_switches(options: ParsedOptions) -> Faults:
 
 
 def check_prompts(options: ParsedOptions) -> Faults:
-    """Yield an error for options with which a language model cannot continue prompts.
+    """Yield an error for each option with which a language model cannot continue a prompt.
 
     fairseq-generate reads one prompt per line only with ``--sample-break-mode eos``.
     """
@@ -226,10 +226,10 @@ def check_prompts(options: ParsedOptions) -> Faults:
 
 
 def check_divided_text(options: ParsedOptions) -> Faults:
-    """Yield an error if fairseq-eval-lm would score only a part of the text.
+    """Yield an error if fairseq-eval-lm would score only a part of the text or cannot count its words.
 
-    With several processes, fairseq-eval-lm prints only the score of the first. ``--task streaming_lm`` must
-    read the text as a whole.
+    With several processes, fairseq-eval-lm prints only the first process's score. ``--task streaming_lm``
+    must read the whole text at once, and cannot count words.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

@@ -108,7 +108,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a checkpoint was trained for other languages than the task's languages.
+    """Raise InputError if the training of a checkpoint and the current task have different languages.
 
     ``stored`` and ``ours`` are the settings of the training and of the task. Unknown languages are accepted.
     """
@@ -126,7 +126,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if a checkpoint's model options, except those that may change, differ from a run's.
+    """Raise InputError if a checkpoint and a run differ in model options that change the output.
 
     ``stored`` and ``ours`` are the model options of the checkpoint ``path`` and of this run.
     """
@@ -139,7 +139,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe how a checkpoint's options (``stored``) differ from a run's. Return "" if they are equal."""
+    """Describe how a checkpoint's fixed model options differ from a run's. Return "" if they are equal."""
     found = find_differences(stored, ours)
     if not found:
         return ""
@@ -175,22 +175,22 @@ def has_known_task(identity: Mapping[str, Any]) -> bool:
 
 
 def trainer_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the settings to store in a checkpoint: task, languages, and the random name of the run."""
+    """Return the settings to store in a checkpoint: task, languages, input options and a random run name."""
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
     return {**task_identity(trainer.task), "run": trainer.run_name}
 
 
 def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return the language options among the options that override a checkpoint's options."""
+    """Return the language options among the options that override a checkpoint's configuration."""
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
 
 
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
-    """Write the languages into a loaded checkpoint's configuration, because fairseq may have left them empty.
+    """Write the source and target language into a loaded checkpoint's configuration, in place.
 
-    ``languages`` override the languages of the training. Raises InputError if the two contradict each other.
+    ``languages`` supplements the stored languages. Raises InputError if the two contradict each other.
     """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
@@ -204,11 +204,11 @@ def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, A
 def compare_with_run(
     path: Any, trainer: Any, stored: Mapping[str, Any], options: Mapping[str, Any], reset_optimizer: bool
 ) -> None:
-    """Raise InputError if a checkpoint that a run loads was written by a different training.
+    """Raise InputError if the settings of a run do not match a checkpoint that the run loads.
 
-    ``stored`` is the identity of that training, and ``options`` are its model options. A resumed run takes
-    over the run name from the checkpoint. With ``reset_optimizer``, the weights start a new training: the run
-    gets a new name, and differing options only cause a warning.
+    ``stored`` and ``options`` are the task settings and the model options of the checkpoint. A resumed run
+    takes over the run name from the checkpoint. With ``reset_optimizer``, the weights start a new training
+    with a new run name, and differing model options only cause a warning.
     """
     ours = plain_options(trainer.cfg.model)
     if model_dataclass(options) is None:
@@ -239,7 +239,7 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return a dictionary from dictionary name to fingerprint (size and hash), for a task's dictionaries."""
+    """Return the fingerprint (size and hash) of each of a task's dictionaries, by name, such as "source"."""
     from fairseq.data import Dictionary
 
     fingerprints = {}
@@ -254,7 +254,7 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
 
 
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
-    """Return the fingerprints of a checkpoint's dictionaries. None if they are unknown."""
+    """Return the fingerprints of a checkpoint's dictionaries by name, or None if they are unknown."""
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES)
 
@@ -262,7 +262,7 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
 def check_fingerprints(
     path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], may_differ: Sequence[str] = ()
 ) -> None:
-    """Raise InputError if the dictionaries of the data differ from the dictionaries of a checkpoint.
+    """Raise InputError if the dictionaries of the data differ from a checkpoint's dictionaries.
 
     ``stored`` and ``ours`` map dictionary names to the fingerprints of the training and of the data. If
     ``stored`` is None, only a warning is logged. Dictionaries in ``may_differ`` are not compared.

@@ -43,7 +43,7 @@ Options = TypeVar("Options")
 
 
 def read_options(kind: Type[Options], args: argparse.Namespace, **values: Any) -> Options:
-    """Create a dataclass ``kind`` from parsed arguments with the names of its fields, and from ``values``."""
+    """Create an instance of dataclass ``kind`` from arguments named like its fields and from ``values``."""
     given = vars(args)
     known = {field.name: given[field.name] for field in fields(kind) if field.name in given}  # type: ignore[arg-type]
     return kind(**{**known, **values})
@@ -54,15 +54,12 @@ random_seed = Number(int, **SEED)
 
 
 def parse_path(text: str) -> Path:
-    """Convert a command-line argument to a path.
-
-    A path with a leading dash is made absolute, because other programs would read it as an option.
-    """
+    """Convert a command-line argument to a path. A path with a leading dash is made absolute."""
     return Path(text).absolute() if text.startswith("-") else Path(text)
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a command-line argument to a path. Reject names that fairseq would split or expand."""
+    """Convert a command-line argument to a path. Raise an error if fairseq would split or expand the name."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"

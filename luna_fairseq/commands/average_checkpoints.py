@@ -75,10 +75,10 @@ def _average(args: argparse.Namespace) -> None:
 
 
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
-    """Return the checkpoints to average, oldest first.
+    """Return the paths of the checkpoints to average, given the parsed arguments.
 
     With ``--num-epoch-checkpoints N`` or ``--num-update-checkpoints N``, these are the last N checkpoints in
-    the folder ``--inputs``. Otherwise, these are the files ``--inputs``.
+    the folder ``--inputs``, oldest first. Otherwise, these are the files ``--inputs`` in the given order.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
@@ -103,9 +103,10 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
-    """Map epoch or update numbers to the checkpoints in a folder whose names match a pattern.
+    """Return the checkpoints in a folder whose names match ``pattern``, keyed by epoch or update number.
 
-    Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if the folder has no others.
+    The two groups of ``pattern`` are this number and the suffix (``--checkpoint-suffix``). Checkpoints with a
+    suffix are returned only if the folder has no others. Raises InputError if these have several suffixes.
     """
     by_suffix: Dict[str, Dict[int, Path]] = {}
     for path in folder.iterdir():
@@ -125,7 +126,7 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Raise InputError if a listed checkpoint is a folder or occurs twice, or ``bound`` is not None."""
+    """Raise InputError if a path is a folder or occurs twice, or if ``--checkpoint-upper-bound`` is given."""
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
         raise InputError(f"--checkpoint-upper-bound needs {numbers}")

@@ -24,12 +24,12 @@ from luna_fairseq.progress import progress
 def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = False) -> Dict[str, Any]:
     """Average the parameters of several checkpoints, and return the contents of the averaged checkpoint.
 
-    With ``force``, the checkpoints may be from different training runs. With ``ema``, the moving averages
-    stored by ``--store-ema`` are used in place of the parameters.
+    With ``force``, the checkpoints may be from different training runs of one model. With ``ema``, the moving
+    averages stored by ``--store-ema`` are used in place of the parameters.
 
     Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
     one checkpoint are in memory at a time. Integer and boolean tensors, such as counters and masks, are
-    copied from the last checkpoint. Its tied parameters, such as embeddings, are also tied in the result.
+    copied from the last checkpoint. Parameters that are tied there, such as embeddings, stay tied.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")
@@ -109,11 +109,7 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return ``{"--seed": ..., "--save-dir": ...}`` of the run that wrote the checkpoint ``state``.
-
-    These two options identify a run if its checkpoints do not store a random run name. Unknown values are
-    None.
-    """
+    """Return ``{"--seed": ..., "--save-dir": ...}`` of a checkpoint's run. Unknown values are None."""
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
     common, checkpoint = (plain_options(groups.get(name) or flat) for name in ("common", "checkpoint"))
@@ -121,7 +117,7 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Raise InputError if two checkpoints differ in architecture, task, data or parameter shapes.
+    """Raise InputError unless two checkpoints agree in architecture, task, dictionaries and parameter shapes.
 
     ``first`` and ``other`` are properties of the checkpoints, from :func:`describe_checkpoint`.
     """
@@ -149,8 +145,8 @@ def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: P
 def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
     """Raise InputError if the settings of two checkpoints show that they belong to different training runs.
 
-    ``first`` and ``other`` hold the run's random name, seed and checkpoint folder. If both have a name, only
-    the names are compared. Otherwise the other settings are compared, except those that are None in either.
+    ``first`` and ``other`` hold the random name, seed and folder of each run. If both have a name, only the
+    names are compared. Otherwise, the seeds and folders are compared if they are not None.
     """
     names = [name for name in first if first[name] is not None and other[name] is not None]
     # If both checkpoints name their run, the folder is not compared, because a run may be resumed elsewhere.
@@ -164,10 +160,10 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 
 
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
-    """Make averaged tensors, such as tied embeddings, share storage as before averaging, in place.
+    """Restore the shared storage of averaged tensors, such as tied embeddings, in place.
 
-    ``storage_keys`` maps each tensor name to a key, equal for tensors that shared storage. Tensors whose
-    averages differ remain separate, because an earlier checkpoint stored them separately.
+    ``storage_keys`` maps each tensor name to a key, equal for tensors that shared storage before averaging.
+    Tensors whose averages differ remain separate.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

@@ -5,7 +5,7 @@ from typing import Any
 
 
 def get_option(config: Any, name: str) -> Any:
-    """Return the value of an option in a checkpoint's configuration. None if the option is missing."""
+    """Return the value of an option in a checkpoint's configuration, or None if the option is missing."""
     # get() raises for a missing option in omegaconf 2.0.
     if name not in config:
         return None

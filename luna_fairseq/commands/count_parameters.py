@@ -40,7 +40,10 @@ def _print_counts(args: argparse.Namespace) -> None:
 
 
 def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
-    """Count the parameters of each component of a recipe's model. Shared parameters are counted once."""
+    """Count the parameters in the embeddings, learned P, encoder and decoder of a recipe's model.
+
+    Shared parameters are counted once, and components without parameters are omitted.
+    """
     # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
     import luna_fairseq.models  # noqa: F401
     from fairseq import options

@@ -21,7 +21,7 @@ class Launch:
     Attributes:
         options: arguments of fairseq-train, without DATA.
         hydra: arguments of fairseq-hydra-train that override the recipe.
-        notes: lines to print that explain the batch size and why bf16, fp16 or fp32 is used.
+        notes: lines to print that explain the batch size, the precision and any removed options.
         save_dir: checkpoint folder.
     """
 
@@ -34,8 +34,8 @@ class Launch:
 def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
     """Return the fairseq options that train a recipe with its stated batch size on this number of GPUs.
 
-    A recipe that states its batch size for one GPU uses only one. ``capability`` is the compute capability of
-    the GPUs, such as (8, 0). It is None without a GPU.
+    A recipe that states its batch size for one GPU uses one GPU, unless the user sets
+    ``--distributed-world-size``. ``capability`` is the compute capability, such as (8, 0), or None on a CPU.
     """
     parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
@@ -90,7 +90,7 @@ def _compute_update_freq(
 
 
 def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
-    """Return the unit of a recipe's batch size ("tokens" or "sequences") and the option that sets it."""
+    """Return the unit and the option of a recipe's batch size, such as ("tokens", "max_tokens")."""
     dataset = recipe.settings.get("dataset", {})
     for unit, size in (("tokens", "max_tokens"), ("sequences", "batch_size")):
         if dataset.get(size):
@@ -113,7 +113,7 @@ def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) ->
 def _choose_precision(
     recipe: Recipe, parsed: argparse.Namespace, capability: Capability
 ) -> Tuple[List[str], str]:
-    """Choose bf16 from compute capability 8.0, fp16 from 7.0, and fp32 otherwise, unless the user chooses.
+    """Choose the user's precision or, by default, bf16 from compute capability 8.0, fp16 from 7.0, else fp32.
 
     Return options such as ``["--bf16"]``, and a line that explains the choice. ``capability`` is None without
     a GPU.

@@ -1,4 +1,4 @@
-"""Run fairseq's commands with their output in a log file and a progress bar on the terminal."""
+"""Functions that run fairseq's commands with a log file and a progress bar on the terminal."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
 
 
 class DivergedError(InputError):
-    """Raised when a training run ended because its gradients were NaN or infinite."""
+    """Error of a training run that ended because its gradients were NaN or infinite."""
 
 
 def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
@@ -32,7 +32,8 @@ def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
     """Run fairseq-train with its output in a log file, and show the number of updates in a progress bar.
 
-    Output lines that contain one of the strings in ``shown`` are also printed.
+    Lines that contain one of the strings in ``shown`` are also printed. Raises DivergedError if gradients
+    became NaN or infinite.
     """
     given = parse_options(command).get("--max-update", "")
     total = int(given) if given.isdigit() else None
@@ -70,9 +71,9 @@ def run_logged(
     Args:
         command: program and its arguments.
         log: file for standard output and standard error.
-        shown: strings. Lines of standard output that contain one of them are also printed.
+        shown: also print lines of standard output that contain one of these strings.
         output: file for standard output (default: the log file).
-        empty_log: empty the log file first, rather than append to it.
+        empty_log: overwrite the log file instead of appending to it.
         watch: function that is called with each line of standard output.
 
     Raises:

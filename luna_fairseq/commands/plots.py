@@ -20,7 +20,7 @@ def check_plot(path: Path, option: str) -> None:
 
 
 def new_figure(**options: Any) -> Any:
-    """Create an empty matplotlib figure in which labels do not overlap with other axes."""
+    """Create an empty matplotlib ``Figure`` with constrained layout, which keeps labels from overlapping."""
     # matplotlib.pyplot would need a display.
     from matplotlib.figure import Figure
 

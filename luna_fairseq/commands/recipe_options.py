@@ -1,7 +1,7 @@
-"""Recipes, which are YAML files with the options of a training run, and checks of the names in them.
+"""Loading of recipes (YAML files with the options of a training run), and checks of the names in them.
 
-A recipe has groups, such as "optimizer". A group may select a component by name, such as "adam", and sets
-options. fairseq must know all three.
+A recipe has groups, such as "optimizer". A group sets options, and may select a component by name, such as
+"adam". All groups, components and options must exist in fairseq.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def load_settings(path: Path) -> Settings:
 def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     """Raise InputError if fairseq does not know a group, component or option in a recipe's file.
 
-    A component is a class that a group selects by name, such as an optimizer. ``content`` is the content of
-    the file, and ``settings`` also contains the base file that the file extends.
+    A component is a class that a group selects by name, such as an optimizer. ``content`` has the options of
+    the file, and ``settings`` also has the options of the base file that the recipe extends.
     """
     registries = _component_registries()
     for group, options in content.items():
@@ -64,7 +64,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
-    """Return a recipe's options in a group, such as "optimizer", that the component ``name`` lacks."""
+    """Return the ``options`` that the component ``name`` of a group, such as "optimizer", does not have."""
     registry = _component_registries()[group]
     known = _known_options(group, registry[name]) if name in registry else options
     return [option for option in options if option not in known and option != "_name"]
@@ -103,7 +103,7 @@ def _unknown_name_error(
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int:
-    """Return the line of a nested key in a YAML file, given its path ``keys``. Missing keys are skipped."""
+    """Return the line number of the nested key ``keys`` in a YAML file, from 1. Missing keys are skipped."""
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

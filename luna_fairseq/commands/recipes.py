@@ -45,8 +45,7 @@ class Recipe:
         heading: lines of the comment at the top of the file.
         settings: option values, nested by group, including the options of the family.
         gpus: number of GPUs for which the batch size is stated.
-        left_out: options of the recipe, such as "--warmup-init-lr", that were removed. They belong to a
-            component that the user has replaced.
+        left_out: removed options, such as "--warmup-init-lr", that a component chosen by the user lacks.
     """
 
     name: str
@@ -58,9 +57,9 @@ class Recipe:
     left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
-        """Return the recipe as command-line words for fairseq-train, without DATA and ``--user-dir``.
+        """Return the recipe as command-line arguments of fairseq-train, without DATA and ``--user-dir``.
 
-        Options whose names in the YAML file are in ``without``, such as "update_freq", are omitted too.
+        Options in ``without``, named as in the YAML file (such as "update_freq"), are omitted too.
         """
         words: List[str] = []
         for group, settings in self.settings.items():
@@ -95,14 +94,14 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
         name: FAMILY/NAME, or NAME alone if only one family has a recipe with this name, or the path to a YAML
             file.
         family: family in which NAME alone is looked up first.
-        given: command-line words with options that override the recipe. If they select another component,
-            such as ``--lr-scheduler fixed``, the recipe's options of the replaced component are left out.
+        given: command-line arguments that override the recipe. If they select another component, such as
+            ``--lr-scheduler fixed``, the recipe's options that this component lacks are removed.
 
     Returns:
-        The checked recipe.
+        The recipe with the options of its family. The options in ``given`` are not included.
 
     Raises:
-        InputError: The recipe does not exist, cannot be read, or has an unknown option.
+        InputError: The recipe does not exist, is ambiguous, cannot be read, or has an unknown option.
         MissingRequirementError: fairseq is not installed.
 
     Example:
@@ -140,8 +139,8 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
 def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
     """Remove the options of replaced components from ``settings``, and return the names of these options.
 
-    ``given`` holds the user's command-line words. For example, ``--lr-scheduler fixed`` replaces the recipe's
-    scheduler, so the options of that scheduler are removed.
+    ``given`` holds the user's command-line arguments. For example, ``--lr-scheduler fixed`` removes the
+    options of the recipe's scheduler that the scheduler "fixed" does not have.
     """
     from luna_fairseq.commands.recipe_options import replaced_options
 

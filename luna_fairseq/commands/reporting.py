@@ -20,10 +20,10 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
-    """Call a function, and return the exit status. Errors that the user can fix are printed as one line.
+    """Call a function, and return the exit status: 1 after an error that the user can fix, otherwise 0.
 
-    The status is 1 after such an error, otherwise 0. Other exceptions propagate. If an OSError names no path,
-    the message names ``location``.
+    Such an error is printed as one line that begins with ``program``. Other exceptions propagate. If an
+    OSError names no path, the message names ``location``.
     """
     try:
         with exit_if_unread():
@@ -74,15 +74,15 @@ def console_script(
     Args:
         program: name of the command.
         build_parser: function that builds the command-line parser.
-        work: function that does the work. It raises InputError for bad input.
+        work: function called with the parsed arguments. It raises InputError for invalid input.
         path_argument: name of a parsed option that holds a path, which the error message names if a disk is
             full.
         passes_on: names of options that the user must not give after ``--``. With a list, even an empty one,
             the command accepts options of a fairseq command after ``--`` and passes them to ``work`` as a
             second argument. With None, ``--`` is not accepted.
-        hides_log: hide fairseq's log messages and warnings (default: False).
+        hides_log: hide fairseq's log messages and warnings.
         takes_words: call ``work`` with the unparsed command-line arguments. The parser then serves ``--help``
-            only (default: False).
+            only.
 
     Returns:
         Function ``main(argv=None)`` that reports user errors in one line, and returns the exit status: 0, or

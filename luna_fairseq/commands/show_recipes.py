@@ -23,7 +23,7 @@ USAGE = "luna-recipes [--folder | NAME [fairseq-train options]]"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser that prints ``--help``. The arguments themselves are parsed elsewhere."""
+    """Build the parser that prints ``--help``. The command itself receives its arguments unparsed."""
     example = "luna-recipes wmt14_en_de/luna_16_softplus_tied"
     parser = CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
     parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to show (default: list all recipes)")

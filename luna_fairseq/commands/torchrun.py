@@ -12,7 +12,7 @@ from luna_fairseq.child_processes import TERMINATED
 
 
 def main(words: List[str]) -> int:
-    """Run torch's launcher with these arguments. Return 0, 143 if training stopped after a signal, or 1."""
+    """Run torch's launcher. Return 0, 143 if a signal stopped training, or 1 if training failed."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 

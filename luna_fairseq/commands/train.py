@@ -30,7 +30,7 @@ USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser that prints ``--help``. The arguments themselves are parsed elsewhere."""
+    """Build the parser that prints ``--help``. The command itself receives its arguments unparsed."""
     example = "luna-train bitext/small_anchored data-bin/mine --max-epoch 20"
     parser = CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
     parser.add_argument("recipe", metavar="RECIPE", help="name that luna-recipes lists, or a YAML file")
@@ -46,9 +46,9 @@ def build_parser() -> CommandParser:
 def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
     """Check a recipe and its data, print the batch size and precision, and return the fairseq-train command.
 
-    ``words`` are the command-line arguments of luna-train: recipe, data and options. With ``should_record``,
-    the options and data of a new run are recorded in its folder, and a resumed run must match the record.
-    ``option`` is the name by which error messages refer to the folder option.
+    ``words`` are the command-line arguments of luna-train: recipe, data and options. A resumed run must match
+    the options and data recorded in its folder. With ``should_record``, a new run is recorded. ``option`` is
+    the name of the folder's option in error messages.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")

@@ -1,7 +1,7 @@
 """Patches for fairseq, applied when this package is imported.
 
-``table.py`` collects the patches, and the command ``luna-engine`` lists them. All else in fairseq, including
-the training loop and the trainer, is used unchanged.
+``table.py`` collects the patches, and the command ``luna-engine`` lists them. The rest of fairseq is
+used unchanged.
 """
 
 import os

@@ -32,7 +32,7 @@ def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32
 
 
 def _repeated_names(ema: Any) -> Dict[str, str]:
-    """Map each further name of a tied tensor in an exponential moving average to the tensor's first name."""
+    """Return a dictionary from each repeated name of a tied tensor in ``ema`` to the tensor's first name."""
     first: Dict[Any, str] = {}
     repeated = {}
     for name, average in (ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()).items():
@@ -43,7 +43,7 @@ def _repeated_names(ema: Any) -> Dict[str, str]:
 
 
 class _WithoutNames:
-    """Wrapper around a model whose ``state_dict()`` omits the entries ``names``."""
+    """Wrapper around a model whose ``state_dict()`` omits the entries named in ``names``."""
 
     def __init__(self, model: Any, names: Collection[str]) -> None:
         self.model, self.names = model, names
@@ -78,9 +78,9 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
 
 
 def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weights: Any) -> None:
-    """Restore the moving averages of --store-ema.
+    """Restore the moving averages of --store-ema from a checkpoint.
 
-    If the checkpoint has no averages, the checkpoint's ``weights`` are the initial averages.
+    If the checkpoint has no averages, its ``weights`` become the initial averages.
     """
     if not trainer.cfg.ema.store_ema:
         return

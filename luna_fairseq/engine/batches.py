@@ -1,6 +1,6 @@
-"""fairseq patch ``incomplete-batches``: keep a last batch that is too small for fairseq.
+"""fairseq patch ``incomplete-batches``: keep an incomplete last batch.
 
-fairseq drops a last batch with fewer examples than --required-batch-size-multiple.
+Some versions of fairseq drop a last batch with fewer examples than --required-batch-size-multiple.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 
 def _drops_incomplete_batches() -> bool:
-    """Return True if the installed fairseq drops the last batch of a dataset when it is incomplete."""
+    """Return True if the installed fairseq drops an incomplete last batch of a dataset."""
     from fairseq.data import data_utils
 
     try:

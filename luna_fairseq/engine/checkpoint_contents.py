@@ -61,7 +61,7 @@ class LoadedState(Dict[str, Any]):
 
 
 def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedState:
-    """Copy a part of a checkpoint to a dict whose attribute ``origin`` is the run that saved it."""
+    """Copy a part of a checkpoint to a dictionary whose attribute ``origin`` describes the training run."""
     loaded = LoadedState(state or {})
     loaded.origin = origin
     return loaded
@@ -71,7 +71,7 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     """Replacement for ``load_checkpoint_to_cpu`` that raises InputError for an invalid file or override.
 
-    In the returned state, the attribute ``origin`` of ``task_state`` and ``extra_state`` describes the run.
+    In the result, ``task_state`` and ``extra_state`` have an attribute ``origin``, see :class:`LoadedState`.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -147,9 +147,10 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 def _save_with_training_info(
     save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any
 ) -> Any:
-    """Replacement for ``Trainer.save_checkpoint`` that also stores data to verify when loading.
+    """Replacement for ``Trainer.save_checkpoint`` that also stores a description of the run.
 
-    The data are software versions, task settings, dictionary fingerprints and the early-stopping counter.
+    The description contains software versions, task settings, dictionary fingerprints and the early-stopping
+    counter.
     """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
@@ -160,7 +161,10 @@ def _save_with_training_info(
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Replacement for ``Trainer.load_checkpoint`` that checks that the checkpoint belongs to this run."""
+    """Replacement for ``Trainer.load_checkpoint`` that checks that the checkpoint belongs to this run.
+
+    The moving averages, the learning rate schedule and the early-stopping counter are restored as well.
+    """
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
     reset_optimizer = arguments.get("reset_optimizer", False)
     # Only messages of this logger are written to --log-file.

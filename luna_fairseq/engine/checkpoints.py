@@ -1,7 +1,7 @@
 """fairseq patches ``checkpoint-classes`` and ``whole-files``, for loading and saving checkpoints.
 
-The first patch lets torch.load read older checkpoints. The second ensures that no incomplete file is left
-behind.
+The first patch lets torch.load read NumPy and argparse objects in checkpoints. The second ensures that no
+incomplete file is left behind.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def _allow_checkpoint_classes() -> None:
 
 @CHECKPOINT_CLASSES.replaces("fairseq.distributed.utils:_broadcast_object_slow")
 def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Replacement for fairseq's ``_broadcast_object_slow`` that uses torch's own function.
+    """Replacement for ``_broadcast_object_slow`` that calls ``torch.distributed.broadcast_object_list``.
 
     Unpickling the object is safe, because the sender is a process of this run.
     """

@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 
 def patience_state() -> Dict[str, Any]:
-    """Return the early-stopping counter and the best score, as an entry for a checkpoint, or {}."""
+    """Return a checkpoint entry with the best score and the early-stopping counter. {} if neither exists."""
     function = _find_function()
     if not hasattr(function, "best"):
         return {}

@@ -94,7 +94,7 @@ def _add_model_options(parser: ArgumentParser) -> None:
 def _build_our_generator(
     build: Function, self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *more: Any, **kwargs: Any
 ) -> Any:
-    """Replacement for ``build_generator`` that lets the first model choose the default class."""
+    """Replacement for ``build_generator`` that lets the first model choose the class if none is given."""
     if seq_gen_cls is None and all(hasattr(model, "choose_generator") for model in models):
         seq_gen_cls = models[0].choose_generator(args)
     return build(self, models, args, seq_gen_cls, *more, **kwargs)

@@ -17,10 +17,7 @@ LOADER_THREADS = Patch(
 
 @LOADER_THREADS.at_import
 def _register_exit_handler() -> None:
-    """Stop fairseq's prefetching threads when the interpreter exits, even after an exception or sys.exit.
-
-    A thread that needs the interpreter's lock after the exit handlers have run would abort the process.
-    """
+    """Register an exit handler that stops fairseq's prefetching threads, even after an exception."""
     atexit.register(end_loader_threads)
 
 

@@ -57,7 +57,7 @@ def _load_without_duplicates(
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Replacement for ``__init__`` of sinusoidal positions that does not save the buffer ``_float_tensor``.
+    """Replacement for ``__init__`` of sinusoidal positions that keeps ``_float_tensor`` out of state dicts.
 
     The buffer is uninitialized, so identical runs would write different checkpoints.
     """

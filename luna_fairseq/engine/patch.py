@@ -75,7 +75,7 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Decorator for a function without arguments. It is called once, when the patch is applied."""
+        """Decorator for a function without arguments, which is called once, when the patch is applied."""
         self.replacements.append(("", function))
         return function
 
@@ -106,9 +106,9 @@ class Patch:
     def _replace(self, owner: Any, name: str, function: Function) -> None:
         """Replace an attribute of a module or class, such as a function, with a wrapper or a new value.
 
-        If the attribute can be called, a call of the wrapper becomes ``function(original, *args, **kwargs)``.
-        Otherwise, the new value is ``function(value)``. If another copy of luna_fairseq has already applied
-        this patch, nothing is changed.
+        If the attribute is callable, the wrapper calls ``function(original, *args, **kwargs)``. Otherwise,
+        the new value is ``function(value)``. If another copy of luna_fairseq has already applied this patch,
+        nothing is changed.
         """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
@@ -148,9 +148,9 @@ def find_target(target: str) -> Tuple[Any, str]:
 
 
 def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
-    """Return further namespaces in which to assign a replaced function of a spawned process's main module.
+    """Return the other namespaces in which a function of a spawned process's main module must be replaced.
 
-    Multiprocessing runs this module in a separate namespace, and copies its functions to the module
+    Multiprocessing runs the main module in a separate namespace, and copies its functions to the module
     ``owner``. The functions still use the globals of that namespace. For any other module, return [].
     """
     if getattr(owner, "__name__", "") != "__mp_main__":

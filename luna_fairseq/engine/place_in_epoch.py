@@ -53,7 +53,7 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
     """Replacement for the epoch iterator's ``state_dict`` that adds the process count and a checksum.
 
-    When the state is restored, the checksum of the batches shows whether they are still the same.
+    When the state is restored, the checksum shows whether the batches have changed.
     """
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 

@@ -25,7 +25,7 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     """Replacement for the half-precision optimizer's ``state_dict`` that also saves the float32 weights.
 
-    fairseq saves the weights rounded to 16 bits only. The loss scaler's counters are saved as well.
+    fairseq itself saves only weights rounded to 16 bits. The counters of the loss scaler are saved as well.
     """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]

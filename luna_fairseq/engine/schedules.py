@@ -29,20 +29,17 @@ def _save_counters(state_dict: Function, self: Any) -> Dict[str, Any]:
 
 @RESUMED_SCHEDULE.replaces(f"{_PLATEAU}.load_state_dict")
 def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> None:
-    """Replacement for ``load_state_dict`` of reduce_lr_on_plateau that also loads the epoch counters.
-
-    fairseq's own method ``load_state_dict`` is called first. See :func:`_save_counters`.
-    """
+    """Replacement for ``load_state_dict`` of reduce_lr_on_plateau that also restores the epoch counters."""
     load_state_dict(self, state_dict)
     for name in _COUNTERS:
         setattr(self.lr_scheduler, name, state_dict.get(name, 0))
 
 
 def repeat_end_of_epoch(trainer: Any, extra_state: Dict[str, Any]) -> None:
-    """Restore the learning rate schedule, and repeat its step at the end of an epoch if necessary.
+    """Restore the learning rate schedule. Repeat its step if the checkpoint was saved at the end of an epoch.
 
-    fairseq saves the checkpoint at the end of an epoch before the schedule's step. On resuming, fairseq runs
-    this step without the validation loss, on which some schedules depend.
+    fairseq saves this checkpoint before the step. On resuming, fairseq runs the step without the validation
+    loss, on which some schedules depend.
     """
     schedule = trainer.cfg.lr_scheduler
     if schedule._name == "polynomial_decay" and schedule.force_anneal is not None:

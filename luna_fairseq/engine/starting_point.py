@@ -56,7 +56,10 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return ``cfg``, changed to restore the newest intact checkpoint if the last one is damaged."""
+    """Return ``cfg``, or a copy that restores the newest intact checkpoint if the last one is damaged.
+
+    Raises InputError if the user names a file with --restore-file that does not exist.
+    """
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")

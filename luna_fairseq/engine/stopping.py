@@ -37,7 +37,7 @@ class StopRequest:
 
     Attributes:
         is_received: True if this process has received a signal.
-        is_agreed: True if all processes know that at least one of them has received a signal.
+        is_agreed: True if any process has received a signal. The value is the same in all processes.
         saved_at: number of updates in the last checkpoint, or -1 if there is none.
     """
 
@@ -59,7 +59,7 @@ class StopRequest:
     def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
         """Save a checkpoint and exit with status 143 if a signal was received. Call this between updates.
 
-        With several processes, no process exits before all processes know of the signal (``is_agreed``).
+        With several processes, all of them exit after the same update (see ``is_agreed``).
         """
         is_distributed = trainer.data_parallel_world_size > 1
         if not (self.is_agreed if is_distributed else self.is_received):
@@ -83,7 +83,7 @@ STOPPING.at_import(bind)
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replacement for ``save_checkpoint`` that notes the update count, so that no save is repeated."""
+    """Replacement for ``save_checkpoint`` that records the update count, so that no save is repeated."""
     result = save(cfg, trainer, *args, **kwargs)
     StopRequest.of(trainer).saved_at = trainer.get_num_updates()
     return result
@@ -140,7 +140,7 @@ def _sum_requests(
 ) -> Any:
     """Replacement for ``_aggregate_logging_outputs`` that also counts the processes that received a signal.
 
-    All processes then know after the same update that training must stop.
+    All processes therefore stop after the same update.
     """
     request = StopRequest.of(self)
     extra = (*extra, float(request.is_received))

@@ -48,7 +48,7 @@ TABLE = _collect_patches()
 
 
 def patch_fairseq() -> None:
-    """Change fairseq: apply every patch that the installed versions need, except disabled patches.
+    """Apply every fairseq patch that the installed versions need, except disabled patches.
 
     The environment variable LUNA_FAIRSEQ_LEAVE_OUT lists the disabled patches. A second call does nothing.
     """
@@ -58,7 +58,7 @@ def patch_fairseq() -> None:
 
 
 def left_out_patches() -> FrozenSet[str]:
-    """Return the names of the patches that the user has disabled."""
+    """Return the names of the patches that the user has disabled. Raise InputError for an unknown name."""
     names = [name.strip() for name in os.environ.get(SWITCH, "").split(",")]
     known = [patch.name for patch in TABLE]
     unknown = [name for name in names if name and name not in known]

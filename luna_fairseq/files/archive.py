@@ -23,7 +23,7 @@ LARGEST_EXPANSION = 200
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
     """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive.
 
-    ``members`` maps the path of each file within the archive to its target path.
+    ``members`` maps paths within the archive to target paths. Raises InputError if a member is missing.
     """
     missing = dict(members)
     with reporting_damage(archive):
@@ -39,8 +39,8 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
 def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     """Yield (path, open file) for each file in an archive, and verify the archive's checksum at the end.
 
-    By-products of operating systems and editors are skipped, and their number is printed. Call this function
-    within :func:`reporting_damage`, which converts errors of a damaged archive to InputError.
+    Files of the system or an editor, such as ``.DS_Store``, are skipped, and their number is printed. Call
+    this function within :func:`reporting_damage`, which converts errors of a damaged archive to InputError.
     """
     with ExitStack() as stack:
         file = stack.enter_context(require_regular_file(archive).open("rb"))

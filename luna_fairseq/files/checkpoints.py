@@ -1,4 +1,4 @@
-"""Functions that find damaged checkpoints, and the intact checkpoint to resume training from."""
+"""Functions that detect damaged checkpoints, and find an intact one to resume training from."""
 
 import logging
 import re
@@ -59,7 +59,7 @@ def explain_unwritable(error: BaseException) -> str:
 
 
 def is_damaged_archive(path: Path) -> Optional[bool]:
-    """Return True if a checkpoint, a zip archive written by torch, has an invalid checksum.
+    """Return True if a zip archive, such as a torch checkpoint, is damaged, and False if it is intact.
 
     The result is None if the file is not a zip archive.
     """
@@ -73,7 +73,7 @@ def is_damaged_archive(path: Path) -> Optional[bool]:
 
 
 def describe_damage(path: Path) -> Optional[str]:
-    """Return a phrase for a checkpoint's damage, such as "is damaged". None if the checkpoint is intact."""
+    """Return a phrase that describes a checkpoint's damage, such as "is damaged", or None if it is intact."""
     is_damaged = is_damaged_archive(path)
     if is_damaged is not None:
         return "is damaged" if is_damaged else None
@@ -87,7 +87,7 @@ def describe_damage(path: Path) -> Optional[str]:
 def explain_unreadable(path: Path, error: Exception) -> str:
     """Return a phrase that explains why ``torch.load`` could not load a file.
 
-    torch's own message is not repeated, because it suggests loading arbitrary code.
+    ``error`` is the exception that ``torch.load`` raised. Its advice to load arbitrary code is omitted.
     """
     if is_damaged_archive(path) is not False:
         return "cannot be read, because it is truncated or not a checkpoint"
@@ -115,7 +115,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return advice to append to an error about a damaged checkpoint: use the newest intact one beside it."""
+    """Return a hint for an error message: the newest intact checkpoint in the folder of ``path``, if any."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and describe_damage(other) is None:
@@ -129,9 +129,9 @@ def advise_intact(path: Path) -> str:
 def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     """Find the newest intact checkpoint to resume from if ``checkpoint_last.pt`` is damaged.
 
-    Return None if ``checkpoint_last.pt`` is intact, because the user may have put it there on purpose, or
-    missing, because training then starts from the beginning. In both cases, a warning is logged if another
-    checkpoint is newer and has more updates. Also return None if no checkpoint is intact.
+    Return None if ``checkpoint_last.pt`` is intact or missing, or if no other checkpoint is intact. In the
+    first two cases, log a warning if a newer checkpoint has more updates. With ``suffix``, all names end in
+    ``{suffix}.pt``. Raises InputError if ``checkpoint_last.pt`` is a folder.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
     exists = last.is_file()

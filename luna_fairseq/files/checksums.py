@@ -34,10 +34,10 @@ def remove_checksums(folder: Path) -> None:
 
 
 def check_files(path: Path) -> None:
-    """Raise InputError if the files of a split of prepared data, such as train, have changed.
+    """Raise InputError if the files of a split, such as train, are missing or have changed.
 
-    ``path`` is the path of the split without file extension. The split's files in all languages, the
-    dictionaries and the labels are compared with ``checksums.sha256`` in the folder, if this file exists.
+    ``path`` is the path of the split without file extension. The split's files in all languages, the labels
+    and the dictionaries are compared with ``checksums.sha256`` in the folder or its parent, if present.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
@@ -51,7 +51,7 @@ def check_files(path: Path) -> None:
 
 
 def read_checksums(folder: Path) -> Dict[str, str]:
-    """Return a dictionary from file name to SHA-256, read from a folder's list. {} if there is no list."""
+    """Return the SHA-256 of each file in a folder's ``checksums.sha256``, or {} if there is no such list."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}
@@ -76,7 +76,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the cached SHA-256 of a file. ``about`` (size, time and inode) tells changed files apart."""
+    """Return the SHA-256 of a file, cached for ``path`` and ``about`` (size, modification time, inode)."""
     return sha256(path)
 
 
@@ -110,9 +110,9 @@ def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
 
 
 def checksum_of_data(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
-    """Compute one checksum of the text, labels and dictionaries in folders of prepared data.
+    """Compute one checksum of the given splits, their labels and the dictionaries in folders of data.
 
-    Files of subfolders are included. Checksums listed in ``checksums.sha256`` are not computed again.
+    Files in subfolders are included. Checksums listed in ``checksums.sha256`` are not computed again.
     """
     beginnings = tuple(f"{split}." for split in (*splits, "dict"))
     state = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Download of published files that resumes after an interruption, and verifies size and checksum."""
+"""Resumable download of published files, with verification of size and checksum."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
-    """Download a published file if it is missing, and return its path.
+    """Download a published file to ``folder`` if it is missing there, and return its path.
 
-    ``mirror`` is a local folder, an address ``http://...`` to which the name is appended, or None for the
-    public address. Size and checksum are verified only for the public address, because a mirror may have
-    another version.
+    ``mirror`` is a local folder to use in place of ``folder``, an address ``http://...`` to which the name is
+    appended, or None for the public address. Size and checksum are verified only for downloads from the
+    public address, because a mirror may have another version.
     """
     if mirror is not None and "://" not in mirror:
         path = Path(mirror) / file.name
@@ -114,7 +114,7 @@ def _transfer(url: str, part: Path) -> None:
 
 
 def _check(remote: RemoteFile, path: Path) -> None:
-    """Raise InputError if a downloaded file differs from its published size or checksum, and delete it."""
+    """Delete a downloaded file and raise InputError if its size or checksum is not the published one."""
     size = path.stat().st_size
     problem = None
     if remote.size not in (None, size):

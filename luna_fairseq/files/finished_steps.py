@@ -59,7 +59,7 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the recorded results of a step. None means that the step must run.
+        """Return the recorded results of a step, or None if the step must run.
 
         A step must run if it is not recorded with this ``key``, a checksum of its input and options, or if
         one of its files is missing or has another size.
@@ -95,10 +95,10 @@ class FinishedSteps:
     def do(
         self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], announce: bool = True
     ) -> Dict[str, Any]:
-        """Run a step and record it, unless it is already finished, and return its results.
+        """Run and record a step unless it is already finished. Return its results.
 
-        ``work`` returns the names of the files it wrote, and the results. ``key`` is a checksum of the step's
-        input and options.
+        ``work`` runs the step, and returns the names of the written files and the results. ``key`` is a
+        checksum of the step's input and options.
         """
         results = self.find(step, key)
         if announce:
@@ -117,7 +117,7 @@ class FinishedSteps:
 
 
 def _check_record(steps: Any) -> Dict[str, Any]:
-    """Return the parsed JSON of a record. Raise an error if it does not have the structure of a record."""
+    """Return ``steps``, the parsed JSON of a record. Raise ValueError if the structure is wrong."""
     values: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
     for step in values:
         is_complete = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)

@@ -1,4 +1,4 @@
-"""Checks that a path is a regular file, and that a file name belongs to data."""
+"""Checks for regular files, and for files that operating systems and editors create beside data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OTHER_FILES = re.compile(
 
 
 def is_data(name: str) -> bool:
-    """Return True for data, and False for a by-product of the system or an editor, such as ``.DS_Store``.
+    """Return True if a file is data, and not a by-product of the system or an editor, such as ``.DS_Store``.
 
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
@@ -29,7 +29,7 @@ def is_data(name: str) -> bool:
 
 @contextmanager
 def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
-    """Context manager that yields :func:`is_data`, and at exit prints how often it returned False."""
+    """Context manager that yields :func:`is_data`, and at exit prints the number of files it rejected."""
     skipped: List[str] = []
 
     def is_data_counted(name: str) -> bool:

@@ -50,9 +50,9 @@ def check_same_run(
     Args:
         folder: run folder, created if it does not exist.
         option: option that names the folder, such as "--save-dir", for the error message.
-        identity: options and data checksums that must not change, with their names.
+        identity: names and values of the options and data checksums that must not change.
         results: names of files in the folder. If any of them exists, the run is resumed.
-        should_record: False to compare without locking and writing.
+        should_record: whether to lock the folder and record a new run. If False, only compare.
 
     Raises:
         InputError: Another process uses the folder, a value differs from the record, or the record is
@@ -113,30 +113,27 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 
 
 def select_fixed_options(words: Sequence[str], compares_results: bool = False) -> Dict[str, str]:
-    """Return the fairseq-train options that must not change when a run is resumed, with their values.
+    """Return the names and values of fairseq-train options that must not change when a run is resumed.
 
-    ``words`` is the command line, split into words. Options that determine the duration of training, devices,
-    checkpoints and logging are omitted. Model options that may change, such as dropout, are omitted unless
+    ``words`` is the command line, split into words. Options for the duration of training, devices,
+    checkpoints and logging are omitted. Model options that may change, such as dropout, are included only if
     the results of several runs are compared (``compares_results``).
     """
     return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY if compares_results else MAY_CHANGE)
 
 
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
-    """Describe how two fairseq-train commands differ in options that affect the trained model.
+    """Describe how two fairseq-train command lines differ in options that affect the trained model.
 
     If the returned list is not empty, the results of the two runs are not comparable. The random seed is
-    compared as well. Options of devices, logging and saved checkpoints are ignored, and so are model options
+    compared as well. Options for devices, logging and saved checkpoints are ignored, and so are model options
     that change only time or memory.
     """
     return differences(*(_leave_out(words, _SURROUNDINGS, COSTS_ONLY) for words in (one, other)))
 
 
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
-    """Parse the options of a fairseq-train command, but drop ``names`` and marked model options.
-
-    ``words`` is the command line, split into words. Marked options have ``mark`` in their metadata.
-    """
+    """Parse command-line options, but omit ``names`` and model options whose metadata contain ``mark``."""
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)
     spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())
@@ -144,7 +141,7 @@ def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[
 
 
 def _read(path: Path) -> Dict[str, str]:
-    """Return the options and data recorded for a run. Raise InputError if the file is damaged."""
+    """Read the record of a run's options and data. Raise InputError if the file is damaged."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (TypeError, ValueError) as error:

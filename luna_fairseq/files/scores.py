@@ -16,7 +16,7 @@ SCORES = "scores.json"
 
 
 def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Return the entries that identify a score's checkpoint: its file name and SHA-256, and ``ema``."""
+    """Return entries for ``scores.json``: checkpoint name, SHA-256, and whether its EMA weights are used."""
     return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 
@@ -35,7 +35,7 @@ def write_scores(
 
 
 def read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Return the scores in a JSON file from :func:`write_scores`. Raise InputError if it is invalid."""
+    """Read the scores that :func:`write_scores` wrote to a file. Raise InputError if the file is invalid."""
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         for score in scores:
@@ -72,7 +72,7 @@ def describe_settings(score: Mapping[str, Any]) -> str:
 
 
 def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optional[Path]:
-    """Return the path of the scored translation. None if it is unknown, missing or modified."""
+    """Return the path of the scored translation, or None if the file is unknown, missing or modified."""
     for score in scores:
         if "translation" in score:
             path = folder / score["translation"]

@@ -59,7 +59,7 @@ def lock_folder(folder: Path) -> None:
 
 
 def handles() -> Tuple[int, ...]:
-    """Return the handles of locked folders, for children that must keep the locks if this process dies."""
+    """Return the file handles of locked folders. Child processes that inherit the handles keep the locks."""
     return tuple(_held.values())
 
 
@@ -68,7 +68,7 @@ def _key(status: os.stat_result) -> Key:
 
 
 def _inherited_locks() -> Dict[Key, int]:
-    """Map (device, inode) to the handles of folders that ancestors of this process have locked."""
+    """Return the handles of folders that ancestor processes have locked, keyed by (device, inode)."""
     locks = [tuple(map(int, lock.split(":"))) for lock in os.environ.get(LOCKS, "").split(",") if lock]
     return {(device, inode): handle for device, inode, handle in locks}
 

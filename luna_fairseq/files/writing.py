@@ -36,7 +36,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder, and removes it with its content at the end.
 
     An existing folder is deleted first, because a killed process may have left it. The parent folder must
-    exist, so that its loss does not go unnoticed.
+    already exist.
     """
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir()
@@ -67,14 +67,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file, but not its permissions or times."""
+    """Copy the content of a file atomically, without its permissions and times."""
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
 
 
 @contextmanager
 def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
-    """Context manager that yields temporary text files, and renames them to ``paths`` only on success."""
+    """Context manager that yields open temporary text files, and renames them to ``paths`` on success."""
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(path)) for path in paths]
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]

@@ -30,7 +30,7 @@ ACTIVATIONS = {
 
 
 def get_activation(name: str) -> Any:
-    """Return transformers' activation function for a name used by fairseq, such as "relu"."""
+    """Return transformers' activation function for a fairseq name, such as "gelu_accurate"."""
     return ACT2FN[ACTIVATIONS[name]]
 
 
@@ -59,10 +59,10 @@ def decoder_options(config: Any) -> DecoderOptions:
 
 
 class CheckpointedLayers(nn.ModuleList):
-    """List of layers that are called with gradient checkpointing if transformers has enabled it.
+    """List of layers that applies gradient checkpointing in training if transformers has enabled it.
 
-    Iteration yields wrapped layers, and assigns nothing to the layers themselves. Replicas made by
-    ``torch.nn.DataParallel`` therefore call their own layers.
+    Iteration then yields wrapped layers. The layers themselves are not modified, so that replicas made by
+    ``torch.nn.DataParallel`` call their own layers.
     """
 
     gradient_checkpointing = False  # set by transformers, together with _gradient_checkpointing_func
@@ -75,7 +75,7 @@ class CheckpointedLayers(nn.ModuleList):
 
 
 class _CheckpointedLayer:
-    """Layer whose calls go through ``run``, transformers' function for gradient checkpointing."""
+    """Wrapper that calls a layer through ``run``, transformers' gradient checkpointing function."""
 
     def __init__(self, layer: Any, run: Any):
         self.layer, self.run = layer, run
@@ -91,9 +91,9 @@ BUILDERS = Builders(layers=CheckpointedLayers)
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder, which embeds tokens.
+    """Base class of the exported encoder and decoder: token embedding, padding mask and length check.
 
-    The class has the methods with which Hugging Face's transformers accesses the input embedding.
+    transformers calls ``get_input_embeddings`` and ``set_input_embeddings`` to get or replace the embedding.
     """
 
     def get_input_embeddings(self) -> nn.Module:
@@ -107,8 +107,8 @@ class TransformersStack(TokenEmbedding):
     ) -> Tensor:
         """Compute the mask [B, T], True at padding, of token ids [B, T] or input embeddings [B, T, C].
 
-        If an attention mask is given, its last T columns are used. Earlier columns belong to cached
-        positions. Otherwise the padding id is masked, and embeddings are assumed to be unpadded.
+        The last T columns of ``attention_mask`` (0 at padding) are used, because earlier columns belong to
+        cached positions. Without this mask, the padding id is masked, and embeddings must have no padding.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Expected either input_ids or inputs_embeds, got both or neither.")
@@ -129,12 +129,12 @@ class TransformersStack(TokenEmbedding):
 
 
 def build_token_embedding(config: Any, side: str) -> nn.Embedding:
-    """Build the token embedding of the encoder or the decoder. ``side`` is "encoder" or "decoder"."""
+    """Build the token embedding of one side of a model. ``side`` is "encoder" or "decoder"."""
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim
     return nn.Embedding(size or config.vocab_size, width, padding_idx=config.pad_token_id)
 
 
 def to_batch_first(states: Iterable[Tensor]) -> Tuple[Tensor, ...]:
-    """Convert the hidden states of each layer from [T, B, C] to [B, T, C], the layout of transformers."""
+    """Move the batch dimension of each tensor to the front, for example from [T, B, C] to [B, T, C]."""
     return tuple(state.transpose(0, 1) for state in states)

@@ -9,7 +9,7 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """fairseq model in float32 and evaluation mode, loaded for export, with its task.
+    """fairseq model loaded for export, in float32 and evaluation mode, with its task.
 
     ``state`` holds the contents of the checkpoint without the weights and the optimizer state.
     """
@@ -20,7 +20,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """Load a fairseq checkpoint with its classification heads. ``data`` contains the dictionaries."""
+    """Load a fairseq checkpoint with its classification heads. ``data`` is the folder of its dictionaries."""
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")
     overrides = {"data": str(data.absolute()), "load_checkpoint_heads": True}

@@ -1,4 +1,4 @@
-"""Comparison of the logits of an exported model and of the original fairseq model for many lengths."""
+"""Comparison of the logits of an exported model and its fairseq model at several sequence lengths."""
 
 from typing import Any, List, Sequence, Tuple
 
@@ -26,11 +26,9 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 
 
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
-    """Return the sequence lengths of two batches, at most ``longest`` tokens, to compare two models on.
+    """Return the sequence lengths of two batches for a comparison of models, each at most ``longest``.
 
-    Models compute differently above certain lengths: the length of the packed sequence P, and
-    ``DENSE_LENGTH``, above which queries of look-up attention attend to the tokens of selected segments only.
-    The batches contain lengths below and above each of these lengths.
+    They include values around ``DENSE_LENGTH`` and the length of P, where the models' computation changes.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -39,14 +37,17 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
 
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
-    """Return random token ids from 4 to ``size`` - 1, padded on the right. The first length is the seed."""
+    """Return random token ids [B, T] between 4 and ``size`` - 1 for B sequences, padded on the right.
+
+    T is the maximum of the B ``lengths``. The first length is the seed.
+    """
     generator = torch.Generator().manual_seed(lengths[0])
     tokens = torch.randint(4, size, (len(lengths), max(lengths)), generator=generator)
     return tokens.masked_fill(torch.arange(tokens.size(1)) >= torch.tensor(lengths)[:, None], pad)
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the maximum sequence length to compare two models on. ``side`` is "encoder" or "decoder".
+    """Return the maximum sequence length for a comparison of models. ``side`` is "encoder" or "decoder".
 
     The result exceeds the length of the packed sequence P if the model has enough positions.
     """
@@ -55,7 +56,10 @@ def length_to_compare(config: Any, side: str) -> int:
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of both models for N random tokens or, for a classifier, N sequences."""
+    """Compute the logits of a fairseq model and its exported model for the same random inputs.
+
+    Both are [number of tokens, vocabulary size] or, for a classifier, [number of sequences, classes].
+    """
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)
@@ -75,7 +79,7 @@ def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, 
 def _compute_batch_logits(
     model: Any, exported: Any, kind: ModelKind, tokens: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of a fairseq model and its exported model for token ids [B, T], without padding."""
+    """Compute the logits of both models for token ids [B, T], omitting positions with padding."""
     config = exported.config
     if kind.class_name == "LunaForSequenceClassification":
         return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits

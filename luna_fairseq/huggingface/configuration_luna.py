@@ -139,10 +139,10 @@ class LunaConfig(PretrainedConfig):
 
 
 class LunaLongConfig(LunaConfig):
-    """Configuration of a Luna classifier for Long Range Arena. It has the fields of LunaConfig.
+    """Configuration of a Luna classifier for Long Range Arena, with the fields of :class:`LunaConfig`.
 
-    transformers 5 maps a configuration class to a single model class. This class lets
-    ``AutoModelForSequenceClassification`` choose LunaForLongSequenceClassification.
+    ``AutoModelForSequenceClassification`` loads LunaForLongSequenceClassification for this class, because
+    transformers 5 maps a configuration class to a single model class.
     """
 
     model_type = "luna_long"
@@ -153,7 +153,7 @@ class LunaLongConfig(LunaConfig):
 
 
 class LunaDecoderConfig(LunaConfig):
-    """Configuration of a Luna causal language model. Its decoder fields are named as in a translation model.
+    """Configuration of a Luna causal language model, which has the decoder fields of a translation model.
 
     A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``), and fields that
     concern the source have no effect. ``DECODER_DEFAULTS`` holds the default values. P is the packed
@@ -163,10 +163,10 @@ class LunaDecoderConfig(LunaConfig):
         pack_activation: activation of causal pack attention, "softplus" or "elu".
         causal_decay: let the weight of earlier tokens decay with distance.
         cross_attention: "luna" attends to the source through P, "softmax" to all source tokens.
-        packed_lookup: number of vectors of P to whose segments cross-attention also attends token by token,
-            or 0.
-        diagonal_prior: favor source tokens whose relative position is similar to that of the target token.
-        separators: ids of the sentence separator in the source and in the target vocabulary. If given,
+        packed_lookup: number of source segments, one per selected vector of P, whose tokens each target token
+            also attends to, or 0.
+        diagonal_prior: favor source tokens with a relative position similar to the target token's.
+        separators: ids of the sentence separator in the source and target vocabularies. If given,
             ``diagonal_prior`` compares positions within sentences, otherwise within the whole text.
         no_decoder_final_norm: omit the final layer normalization of a pre-norm decoder.
         decoder_embed_dim: width of the decoder.

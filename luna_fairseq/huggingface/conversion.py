@@ -32,7 +32,7 @@ Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Return the options with the given names from fairseq's nested configuration, without missing options.
+    """Return the options with the given names from fairseq's nested configuration, omitting missing options.
 
     For example, ``encoder_embed_dim`` is the value of ``cfg.encoder.embed_dim``. fairseq has already replaced
     unset options with their defaults.
@@ -50,9 +50,9 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """Return the names and values of all options in the dataclass of a fairseq model.
+    """Return the values of all options in the dataclass of a fairseq model, keyed by option name.
 
-    All options are written to config.json, so that new options of the dataclass are exported automatically.
+    The export writes them to config.json, so that new options of the dataclass are exported automatically.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -168,7 +168,7 @@ class ModelKind:
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.class_name)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the entry ``auto_map`` of config.json, which names the files and classes to load.
+        """Return the ``auto_map`` entry of config.json, which maps auto classes to the classes to load.
 
         ``configuration`` is the name of the configuration class.
         """
@@ -250,7 +250,7 @@ def fine_tuned_kind(head: str) -> ModelKind:
 
 
 def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
-    """Return the :class:`ModelKind` of a fairseq model, with the classification head ``head`` if it is given.
+    """Return the :class:`ModelKind` of a fairseq model. ``head`` names the classification head, if any.
 
     Raises InputError if the model cannot be exported, or has no head of this name.
     """
@@ -289,7 +289,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
     """Map parameter names in a checkpoint to names in an exported folder whose config.json is ``config``.
 
     For example, "decoder.output_projection.weight" becomes "lm_head.weight". Parameters that do not exist in
-    the exported model are omitted.
+    the exported model are omitted. Raises InputError if the folder does not contain an exported Luna model.
     """
     architecture = (config.get("architectures") or ["none"])[0]
     for kind in (*KINDS.values(), fine_tuned_kind(config.get("classifier_head", ""))):
@@ -301,7 +301,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
-    """Map parameter names in a checkpoint to names in an exported model. Buffers are omitted."""
+    """Map parameter names in a checkpoint to names in an exported model, omitting buffers."""
     mapped = {}
     for name in fairseq_names:
         pair = next((pair for pair in kind.name_prefixes if name.startswith(pair[0])), None)
@@ -320,7 +320,7 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
         model: fairseq model.
         kind: kind of model, from :func:`find_kind`.
         dictionary: dictionary of the tokens that the model generates. For a model that does not generate
-            text, the dictionary of its input tokens. None for a model of images.
+            text, the dictionary of its input tokens. None for an image model.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
@@ -354,9 +354,9 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
     """Return the default arguments of ``generate``: for translation, the defaults of fairseq-generate.
 
-    A translation has at least one token and no padding. The limits are given as ``max_length`` and
-    ``min_length``, which count the start token and any decoder prompt. Users could not override defaults of
-    ``max_new_tokens`` and ``min_new_tokens``.
+    A translation has at least one token and no padding. The limits ``max_length`` and ``min_length`` count
+    the start token and any decoder prompt. They are used because defaults for ``max_new_tokens`` and
+    ``min_new_tokens`` would take precedence over a user's ``max_length`` and ``min_length``.
     """
     options = {
         "bos_token_id": config.eos_token_id,

@@ -33,7 +33,7 @@ class LunaCache:
     Attributes:
         memory: cached tensors that every decoding step reads, computed from the encoder output or, in a
             language model, from the learned packed sequence P.
-        state: sums over the earlier positions, and their number.
+        state: sums over the earlier positions, and the number of these positions.
     """
 
     is_compileable = False
@@ -70,8 +70,8 @@ class LunaCache:
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     """Luna decoder that returns hidden states, without an output projection.
 
-    With ``config.is_encoder_decoder``, the decoder has cross-attention to the source. A subclass with other
-    attention modules sets ``choose_attentions``, a function ``(config, options) -> factory``.
+    With ``config.is_encoder_decoder``, the decoder has cross-attention to the source. To use other attention
+    modules, set ``choose_attentions`` in a subclass, a function ``(config, options) -> attention factory``.
 
     Example:
         >>> from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
@@ -101,10 +101,10 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
-        """Compute the hidden states of a text, or of the tokens that follow the cached text.
+        """Compute the hidden states [B, T, C] of a text, or of the T tokens that follow the cached text.
 
-        ``encoder_outputs`` is the output of :class:`LunaModel`. The other arguments are the same as for the
-        causal language model. Among the attention weights, only ``cross_attentions`` are available.
+        ``encoder_outputs`` is the output of :class:`LunaModel`. :meth:`LunaForCausalLM.forward` describes the
+        other arguments. ``output_attentions`` returns the weights of cross-attention only.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -142,7 +142,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the exported encoder's output [B, T, C] to an ``EncoderOutput``, whose layout is [T, B, C]."""
+    """Convert the exported encoder's output [B, T, C] to an ``EncoderOutput`` [T, B, C]. None stays None."""
     if encoder_outputs is None:
         return None
     source_mask = encoder_outputs.source_mask
@@ -172,11 +172,11 @@ class CachedGeneration(nn.Module):
         inputs_embeds: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Dict[str, Any]:
-        """Return the arguments of the next forward pass, which processes the positions after the cache.
+        """Return the arguments of the next forward pass, which starts after the cached positions.
 
         ``input_ids`` [B, T] are the ids of the whole text. A language model whose attention mask covers the
-        whole text also accepts only the new ids. ``inputs_embeds`` are the embeddings of a language model's
-        prompt.
+        whole text also accepts only the new ids. ``inputs_embeds`` [B, T, C] are the embeddings of a language
+        model's prompt.
         """
         has_source = self.config.is_encoder_decoder
         names = ["use_cache", "output_hidden_states", "output_attentions"]
@@ -205,9 +205,9 @@ class CachedGeneration(nn.Module):
         return {**inputs, "past_key_values": past_key_values}
 
     def _get_initial_cache_position(self, *inputs: Any) -> Dict[str, Any]:
-        """Add ``cache_position`` to the arguments of ``generate``, the last of ``inputs``.
+        """Return the last of ``inputs``, the arguments of ``generate``, with ``cache_position`` added.
 
-        transformers 4 requires these positions of the prompt, but cannot derive them from this cache.
+        transformers 4 requires these positions of the prompt, but cannot compute them from a LunaCache.
         """
         cache = inputs[-1].pop("past_key_values", None)
         given = super()._get_initial_cache_position(*inputs)
@@ -222,7 +222,10 @@ class CachedGeneration(nn.Module):
 
 
 def _cached_state(cache: Any) -> Optional[DecoderState]:
-    """Return a cache's decoding state, or None if it has none. Raise TypeError for another model's cache."""
+    """Return the decoding state of a cache, or None without a cache.
+
+    Raises TypeError for another model's cache.
+    """
     if cache is None or isinstance(cache, LunaCache):
         return None if cache is None else cache.state
     raise TypeError(
@@ -247,7 +250,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
 
 
 def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
-    """Repeat each hypothesis in the cache consecutively, so that the cache has ``num_hypotheses``."""
+    """Expand a cache to ``num_hypotheses`` hypotheses by repeating each hypothesis consecutively."""
     size = cache.seen.size(0)
     if size == num_hypotheses:
         return cache

@@ -28,7 +28,7 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 
 
 class ConvertedCheckpoint(NamedTuple):
-    """Checkpoint, its :class:`ModelKind`, and the transformers model and tokenizer converted from it.
+    """Loaded checkpoint with its :class:`ModelKind`, and the converted transformers model and tokenizer.
 
     The tokenizer of an image model is None.
     """
@@ -80,7 +80,9 @@ def export(
     scores: Optional[Path] = None,
     ema: bool = False,
 ) -> Any:
-    """Export a checkpoint to a folder that transformers loads. Return its :class:`ModelKind`.
+    """Export a checkpoint to a folder that transformers can load. Return the :class:`ModelKind` of the model.
+
+    Raises InputError if the checkpoint cannot be exported, or the folder exists already.
 
     Args:
         path: checkpoint file.
@@ -89,8 +91,8 @@ def export(
         folder: folder to write, which must not exist yet.
         head: classification head of a masked language model, or "none" for the language model. If None, the
             only head is exported, or the language model if there is no head.
-        scores: scores.json to show in README.md. If None, the file in the checkpoint's run is used, if it has
-            scores of this checkpoint.
+        scores: scores.json to show in README.md. If None, the file in the checkpoint's run folder is used, if
+            it has scores of this checkpoint.
         ema: export the moving average of the weights stored by ``fairseq-train --store-ema``.
     """
     if scores is not None and not scores.is_file():
@@ -115,8 +117,8 @@ def convert_checkpoint(
 ) -> ConvertedCheckpoint:
     """Load a fairseq checkpoint, and convert its model and tokenizer to transformers.
 
-    ``folder`` is the output folder of the export. Raises InputError if the folder already exists, or if the
-    checkpoint cannot be exported.
+    :func:`export` describes the arguments. Raises InputError if the output folder ``folder`` already exists,
+    or if the checkpoint cannot be exported.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
@@ -151,7 +153,7 @@ def convert_checkpoint(
 
 
 def _check_task(path: Path, identity: Dict[str, Any]) -> None:
-    """Raise InputError if the tokenizer cannot build the input of a task, for example with language tags."""
+    """Raise InputError if the exported tokenizer cannot build the input of the task named in ``identity``."""
     if not has_known_task(identity):
         raise InputError(
             f"{path} was trained on --task {identity.get('task')}, whose input the exported tokenizer cannot "
@@ -178,14 +180,14 @@ def _describe_classes(config: Any, task: Any) -> None:
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a model generates (for translation, the target dictionary)."""
+    """Return the target dictionary of a translation task, or the source dictionary of any other task."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
-    """Return the name of the classification head to export. None means to export the language model.
+    """Return the name of the classification head to export, or None to export the language model.
 
-    ``head`` is the user's choice. Raises InputError if it is None and the model has several heads.
+    ``head`` is the user's choice. Raises InputError if ``head`` is None and the model has several heads.
     """
     if head is not None:
         return None if head == "none" else head

@@ -75,8 +75,7 @@ def _export(args: argparse.Namespace) -> None:
 def write_onnx(model: Any, folder: Path) -> None:
     """Write the ONNX graphs of a model to a folder, and check that they compute the same logits.
 
-    The export modifies the modules of the model, which must not be used afterwards. Raises InputError if ONNX
-    cannot represent the model, or a graph computes different logits.
+    Raises InputError if ONNX cannot represent the model, or a graph computes different logits.
     """
     from luna_fairseq.huggingface.decoder import CachedGeneration
     from luna_fairseq.huggingface.onnx_parts import WholeModel, random_source
@@ -109,7 +108,7 @@ def write_onnx(model: Any, folder: Path) -> None:
 
 
 def build_for_export(model: Any) -> Any:
-    """Copy a model into a traceable form, whose shapes and operations do not depend on sentence lengths."""
+    """Return a traceable copy of a model, whose shapes and operations do not depend on sentence lengths."""
     config = copy.deepcopy(model.config)
     config.fixed_shapes = True
     exportable = type(model)(config).eval()
@@ -164,7 +163,7 @@ def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
 
 
 def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Raise InputError if an ONNX graph and the module from which it was exported differ in their outputs."""
+    """Raise InputError if an ONNX graph and its PyTorch module differ in their outputs for an example."""
     from luna_fairseq.huggingface.onnx_runs import Graph
 
     graph = Graph(path)
@@ -177,7 +176,10 @@ def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) 
 
 
 def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None:
-    """Raise InputError if a tensor of an ONNX graph differs from the model's by more than rounding error."""
+    """Raise InputError if an ONNX output differs from the model's output by more than rounding error.
+
+    ``graph`` and ``name`` identify the output in the message.
+    """
     difference = (actual.float() - expected.float()).abs().max()
     if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):
         raise InputError(

@@ -95,7 +95,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add tied parameters to ``weights`` in place. safetensors stores only one of several tied tensors.
+    """Complete ``weights`` in place with the tied parameters that safetensors omitted.
 
     ``names`` lists the exported model's parameters. With ``all_shared``, the encoder's embedding is tied too.
     """
@@ -107,10 +107,10 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 
 
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Map checkpoint parameters that are tied to an imported embedding to the embedding's exported name.
+    """Map the names of unexported parameters that are tied to an embedding to its name in the exported model.
 
-    ``names`` maps parameter names in the checkpoint to names in the exported model. A classifier is exported
-    without its LM head, whose old weight would otherwise overwrite the imported embedding.
+    ``names`` maps names in the checkpoint ``model`` to names in the exported model. For example, a classifier
+    is exported without its LM head, whose old weight would overwrite the imported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -163,7 +163,7 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 
 
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
-    """Raise InputError unless a folder has all parameters of a checkpoint with equal shapes.
+    """Raise InputError unless a folder has all exported parameters of a checkpoint with equal shapes.
 
     ``weights`` holds the parameters in the folder, and ``model`` the parameters in the checkpoint. ``names``
     maps names in the checkpoint to names in the folder.

@@ -44,7 +44,7 @@ def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, 
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the known details of the training, with headings such as "updates" as keys."""
+    """Return the known details of the training, keyed by heading, such as "updates"."""
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
@@ -64,14 +64,14 @@ def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
 
 
 def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str, str]:
-    """Return a dictionary from score name to a text with the score and its settings, for a checkpoint.
+    """Return the scores of a checkpoint as texts with value and settings, keyed by score name.
 
     The result is empty if no file has scores of the checkpoint.
 
     Args:
         path: checkpoint file, in the run folder or in its subfolder ``checkpoints``.
         ema: True if the moving average of the weights is exported.
-        given: scores.json of luna-evaluate or luna-score. None to search the run's folders for scores.json.
+        given: scores.json of luna-evaluate or luna-score. If None, the run's folders are searched for one.
 
     Raises:
         InputError: A file contains no scores, or ``given`` contains the scores of another checkpoint.
@@ -99,7 +99,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the model options used for training. The keys are their names in Markdown backticks."""
+    """Return the model options used for training, keyed by option name in Markdown backticks."""
     options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

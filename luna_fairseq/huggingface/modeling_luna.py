@@ -87,7 +87,7 @@ class LunaPreTrainedModel(PreTrainedModel):
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize parameters from a normal distribution with standard deviation 0.02, as in BERT.
+        """Initialize weights from a normal distribution with standard deviation 0.02, as in BERT.
 
         Sinusoidal tables are computed too, because transformers creates uninitialized tensors.
         """
@@ -107,7 +107,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return the values of ``OUTPUT_OPTIONS``. Missing values are taken from the configuration."""
+        """Return the values of ``OUTPUT_OPTIONS``, from the configuration if they are missing or None."""
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
@@ -119,8 +119,8 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """Luna encoder that returns hidden states, without a task-specific head.
 
     If the model has no decoder, the padding vectors of the initial packed sequence P are zero, and P is
-    normalized after the last layer. ``embed_tokens`` replaces the token embedding. A subclass with other
-    attention modules sets ``choose_attentions``, a function ``(config, options) -> factory``.
+    normalized after the last layer. ``embed_tokens`` replaces the token embedding. To use other attention
+    modules, set ``choose_attentions`` in a subclass, a function ``(config, options) -> attention factory``.
 
     Example:
         >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
@@ -188,7 +188,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids, which models with separators need. Raise ValueError if they are None."""
+    """Return ``input_ids``, which are needed to find separators. Raises ValueError if they are None."""
     if input_ids is None:
         raise ValueError(
             "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."
@@ -246,8 +246,8 @@ class LunaForMaskedLM(LunaPreTrainedModel):
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
         """Compute the logits [B, T, V] at every position, and the mean cross-entropy if labels are given.
 
-        ``labels`` [B, T] are -100 at all positions that are not predicted. :meth:`LunaModel.forward`
-        describes the other arguments.
+        ``labels`` [B, T] are the original token ids at masked positions and -100 elsewhere.
+        :meth:`LunaModel.forward` describes the other arguments.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

@@ -26,14 +26,14 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def first_hidden_state(out: LunaModelOutput) -> Tensor:
-    """Return the last hidden states [B, C] of the first tokens, even if sequences are padded on the left."""
+    """Return the last hidden state [B, C] of each sequence's first token, skipping padding on the left."""
     x = out.last_hidden_state
     first = out.source_mask.argmax(dim=1)[:, None, None]
     return x.gather(1, first.expand(-1, 1, x.size(2))).squeeze(1)
 
 
 class AttentionToPacked(nn.Module):
-    """Attention from the first token to the packed sequence P, whose output is classified."""
+    """Multi-head attention with the first token as query and the packed sequence P as keys and values."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -42,7 +42,7 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Compute the attention [B, C] of first tokens [B, C] to P [B, L, C].
+        """Compute the attention output [B, C] of the first tokens' hidden states [B, C] over P [B, L, C].
 
         ``mask`` [B, L] is 0 at padding of P.
         """
@@ -84,7 +84,7 @@ class LunaClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Return one vector [B, C] per sequence to classify.
+        """Return the vector [B, C] that represents each sequence, selected by ``config.classifier_reads``.
 
         ``first`` [B, C] are the hidden states of the first tokens. ``packed`` is P [B, L, C], and ``mask``
         [B, L] is 0 at padding of P.
@@ -99,14 +99,14 @@ class LunaClassificationHead(nn.Module):
 
 
 class LunaClassifier(LunaPreTrainedModel):
-    """Base class of Luna classifiers for transformers, which computes the loss from logits and labels."""
+    """Base class that computes the loss and builds the output of Luna classifiers for transformers."""
 
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Build the return value of ``forward`` from the logits, with a loss if labels are given.
+        """Build the return value of ``forward`` from logits [B, classes], with a loss if labels are given.
 
-        The loss is the mean squared error for a single logit (regression), and the cross-entropy otherwise.
+        For a single logit (regression), the loss is the mean squared error, otherwise the cross-entropy.
         """
         loss = None
         if labels is not None and logits.size(-1) == 1:
@@ -118,7 +118,7 @@ class LunaClassifier(LunaPreTrainedModel):
 
 
 class LunaForSequenceClassification(LunaClassifier):
-    """Luna encoder with a classification head, as fine-tuned from a masked language model.
+    """Luna encoder with a classification head, fine-tuned from a masked language model.
 
     ``config.num_labels`` is the number of classes, or 1 for regression.
 
@@ -145,10 +145,9 @@ class LunaForSequenceClassification(LunaClassifier):
         labels: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Compute logits [B, ``config.num_labels``], and a loss if labels are given.
+        """Compute logits [B, ``config.num_labels``], and a loss if ``labels`` [B] are given.
 
-        ``labels`` are class indices [B], or target values for regression. :meth:`LunaModel.forward` describes
-        the other arguments.
+        Labels are classes or regression targets. :meth:`LunaModel.forward` describes the other arguments.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
@@ -156,7 +155,7 @@ class LunaForSequenceClassification(LunaClassifier):
 
 
 class LunaPixelEmbedding(nn.Module):
-    """Linear embedding of pixels [B, T], with a class token in front if ``config.prepends_cls``."""
+    """Linear embedding of pixels [B, T], preceded by a class token if ``config.prepends_cls`` is True."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -249,7 +248,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Return one vector [B, C] per sequence to classify, selected by ``config.classifier_reads``."""
+        """Return the vector [B, C] that represents each sequence, selected by ``config.classifier_reads``."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

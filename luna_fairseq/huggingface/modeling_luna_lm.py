@@ -51,10 +51,10 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
         Args:
             input_ids: token ids [B, T]. If ``past_key_values`` is given, pass only the tokens that follow the
                 cached tokens.
-            attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding. If
-                None, the padding id is masked.
+            attention_mask: mask [B, T], or [B, cached + T] including the cached positions, 1 at tokens and 0
+                at padding. If None, the padding id is masked.
             position_ids: position [B, T] of each token. If None, counted from 0, skipping padding.
-            inputs_embeds: input embeddings in place of ``input_ids``.
+            inputs_embeds: input embeddings [B, T, embedding width] in place of ``input_ids``.
             past_key_values: cache returned by the preceding call. If None, a new text begins.
             labels: token ids [B, T], usually ``input_ids``, with -100 at positions to ignore. The model
                 shifts them.

@@ -20,7 +20,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
     """Luna encoder and decoder that return hidden states, without an output projection.
 
     ``config.source_vocab_size`` and ``config.vocab_size`` are the sizes of the source and the target
-    vocabulary. With ``config.share_all_embeddings``, one token embedding serves both languages.
+    vocabulary. With ``config.share_all_embeddings``, the encoder and decoder share one token embedding.
     """
 
     def __init__(self, config: LunaConfig):
@@ -63,9 +63,9 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[Seq2SeqModelOutput, Tuple[Any, ...]]:
-        """Encode the source, decode the target, and return the input [B, T, C] of the output projection.
+        """Encode the source, and compute the decoder's hidden states [B, T, C] for the target.
 
-        Return a Seq2SeqModelOutput, or a tuple without ``return_dict``.
+        The result is a Seq2SeqModelOutput, or a tuple of its fields if ``return_dict`` is False.
         :meth:`LunaForConditionalGeneration.forward` describes the arguments.
         """
         options = {**output_options, "return_dict": True}
@@ -152,12 +152,12 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
                 masked.
             decoder_input_ids: token ids [B, T] of the target, shifted right. If None, the shifted labels are
                 used. If ``past_key_values`` is given, pass only the tokens that follow the cached tokens.
-            decoder_attention_mask: mask of the new target positions or of all target positions. If None, the
-                padding id is masked.
+            decoder_attention_mask: target mask [B, T], or [B, cached + T] including the cached positions. If
+                None, the padding id is masked.
             encoder_outputs: output of the encoder. If it is given, the encoder does not run.
             past_key_values: cache returned by the preceding call. If None, a new target begins.
-            inputs_embeds: input embeddings of the source in place of ``input_ids``.
-            decoder_inputs_embeds: input embeddings of the target in place of ``decoder_input_ids``.
+            inputs_embeds: input embeddings [B, S, C] of the source in place of ``input_ids``.
+            decoder_inputs_embeds: input embeddings [B, T, C] of the target in place of ``decoder_input_ids``.
             labels: target token ids [B, T], -100 at positions to ignore.
             use_cache: return a cache (default: only if ``past_key_values`` is given).
             **output_options: the options of :meth:`LunaModel.forward`.

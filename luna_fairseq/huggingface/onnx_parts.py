@@ -28,7 +28,7 @@ def random_source(model: Any, batch: int, length: int) -> Tensor:
 
 
 def source_vocabulary_size(config: Any) -> int:
-    """Return the size of the source vocabulary, or of the only vocabulary of a model."""
+    """Return the size of a model's source vocabulary, or of its only vocabulary."""
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
@@ -94,7 +94,7 @@ class ReadSource(nn.Module):
         return memory._replace(source=source._replace(padding_mask=None))
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Encode a source, and return the tensors of the memory as a flat tuple.
+        """Encode a source, and return the decoder's cached tensors as a flat tuple.
 
         ``inputs`` holds only the source token ids [B, S].
         """
@@ -130,8 +130,8 @@ class DecodingStep(nn.Module):
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
         """Return a flat tuple of the logits [B, V] of the next tokens and the tensors of the new state.
 
-        ``inputs`` are the token ids [B, 1], the tensors of the memory (except in a language model) and of the
-        state.
+        ``inputs`` are the token ids [B, 1], the tensors that the decoder caches for the source, if there is
+        one, and the tensors of the state.
         """
         token, given, state = (
             inputs[0],

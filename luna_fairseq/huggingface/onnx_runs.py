@@ -1,4 +1,4 @@
-"""Logits of an exported model and of its ONNX graphs, computed on equal batches."""
+"""Logits of an exported model and of its ONNX graphs, computed for the same batches."""
 
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -18,7 +18,7 @@ Arrays = Dict[str, np.ndarray]
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
     """Return three pairs (batch size, length): the first for the traced example, the others for comparisons.
 
-    The example has more tokens than P has rows, so that text segments have more than one token.
+    If the model allows it, the traced example is longer than P, so that a segment has more than one token.
     """
     longest = length_to_compare(config, "decoder" if config.model_type == "luna_lm" else "encoder")
     length = min(max(11, config.projection_length + 1), longest)
@@ -26,10 +26,10 @@ def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
 
 
 def batches_to_compare(config: Any) -> List[Tensor]:
-    """Return random batches of token ids on which a model and its ONNX graphs are compared.
+    """Return random batches of token ids [B, T] for the comparison of a model with its ONNX graphs.
 
-    Some batches are padded on the right, some are single sequences and, for a decoder, some are padded on the
-    left. :func:`batch_lengths` chooses the lengths.
+    Some batches are padded on the right, some are single sequences and, for a model with a decoder, some are
+    padded on the left. :func:`batch_lengths` chooses the lengths.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -44,7 +44,7 @@ def batches_to_compare(config: Any) -> List[Tensor]:
 
 
 def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
-    """Compute the logits of an exported model for token ids [B, T], to compare them with ONNX graphs.
+    """Compute the logits of an exported model for token ids [B, T], for comparison with its ONNX graphs.
 
     The logits are [B, target tokens, V] for a translation model, [B, V] for a classifier, and
     [tokens without padding, V] for a language model, where V is the number of tokens or classes.
@@ -57,7 +57,7 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
 
 
 def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Compute the logits of the ONNX graphs in a folder, in the shape of :func:`compute_model_logits`."""
+    """Compute the logits of the ONNX graphs in a folder, with the shapes of :func:`compute_model_logits`."""
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
         logits = torch.from_numpy(Graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
@@ -76,9 +76,9 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph run by onnxruntime. A call maps a dictionary of input arrays to one of output arrays.
+    """ONNX graph run by onnxruntime. A call maps named input arrays to named output arrays.
 
-    Arrays whose names are not input names are ignored.
+    Arrays that are not inputs of the graph are ignored.
     """
 
     def __init__(self, path: Path):
@@ -109,7 +109,7 @@ class Graph:
 
 
 def decode_step_by_step(decode: Graph, memory: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits [B, T, V] of token ids [B, T] with one call of an ONNX graph per position."""
+    """Compute the logits [B, T, V] for token ids [B, T], calling the graph ``decode`` once per position."""
     logits, state = [], decode.first_state(len(tokens))
     for token in tokens.t():
         outputs = decode({"token": token[:, None].numpy(), **memory, **state})

@@ -1,11 +1,11 @@
-"""Copying of the code of an exported model into the exported folder.
+"""Copying of an exported model's code into the exported folder.
 
 transformers loads code from files next to the model, but not from subfolders. The files of this package
 (configuration, model, tokenizer) are therefore copied one by one. Every other subpackage of ``luna_fairseq``
 becomes one file. For example, ``luna_ops.py`` contains the functions of ``luna_fairseq.ops`` that the model
 uses, in import order. Only import statements are changed.
 
-Triton kernels are not copied, because transformers would then ask every user to install Triton.
+Triton kernels are not copied, because transformers would require every user to install Triton.
 """
 
 import ast
@@ -30,7 +30,7 @@ class _Statement(NamedTuple):
 
     Attributes:
         names: names that the statement defines.
-        used: names that the statement uses, including those in strings, which may be annotations.
+        used: names and strings in the statement. A string may be an annotation.
         text: source code.
     """
 
@@ -87,7 +87,7 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module and, recursively, its in-package imports into ``modules``, imported modules first."""
+    """Parse a module and the package modules that it imports, and add them to ``modules``, imports first."""
     if name in modules:
         return
     module = _parse_module(name)
@@ -127,7 +127,7 @@ def _parse_module(name: str) -> _Module:
 
 
 def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
-    """Return the modules. In the files ``_REDUCED``, unused statements and imports are removed."""
+    """Return the modules. Unused statements and imports are removed from the files in ``_REDUCED``."""
     needed: Set[Tuple[str, str]] = set()
     kept: Set[int] = set()
 
@@ -168,7 +168,7 @@ def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
 
 
 def _used_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names and the strings in a statement, because a string may be an annotation."""
+    """Yield the names and strings in a statement. A string may be an annotation."""
     for part in ast.walk(node):
         if isinstance(part, ast.Name):
             yield part.id
@@ -194,9 +194,9 @@ def _file_name(module: str) -> str:
 
 
 def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> str:
-    """Build the source code of a file to copy from the modules that it combines, imported modules first.
+    """Build the source code of an exported file from its modules ``parts``, imported modules first.
 
-    ``extra_imports`` are other copied files, which are imported only so that transformers copies them.
+    ``extra_imports`` are other exported files, which are imported only so that transformers copies them.
     """
     _check_unique_names(file, parts)
     # Dictionaries without values serve as ordered sets.
@@ -235,7 +235,7 @@ def _import_line(module: str, names: List[str]) -> str:
 
 
 def _render_module(part: _Module) -> str:
-    """Build a module's section of a copied file: its path and docstring as comments, then its code."""
+    """Build a module's section of an exported file: path and docstring as comments, then the code."""
     path = part.name.replace(".", "/")
     doc = "\n".join(f"# {line}".rstrip() for line in part.doc.splitlines())
     return f"# ---------- {path}\n#\n{doc}\n\n{_join_statements(part)}".rstrip()
@@ -247,7 +247,7 @@ def _join_statements(part: _Module) -> str:
 
 
 def _check_unique_names(file: str, parts: List[_Module]) -> None:
-    """Raise ValueError if modules that become one file use one name for different objects."""
+    """Raise ValueError if modules that are merged into one file use the same name for different objects."""
     meanings: Dict[str, str] = {}
     for part in parts:
         names = (name for statement in part.statements for name in statement.names)

@@ -1,7 +1,7 @@
 """Fast tokenizer of exported Luna models.
 
-Special tokens in input text, such as "</s>", are treated as ordinary text, as in fairseq. Only the mask token
-is recognized.
+Special tokens in input text, such as "</s>", are tokenized as ordinary text, as in fairseq. Only the mask
+token is recognized.
 """
 
 from typing import Any, Optional, Tuple
@@ -32,9 +32,9 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens to the vocabulary, and return their number without the mask token.
+        """Add tokens to the vocabulary. Return the number of added tokens, not counting the mask token.
 
-        The mask token absorbs the preceding space, as in RoBERTa. It is not added as a special token.
+        The mask token includes the preceding space, as in RoBERTa, and is not added as a special token.
         """
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
@@ -65,8 +65,8 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 
 
 class LunaTokenizer(_LunaTokenizer):
-    """Fast tokenizer of an exported Luna model.
+    """Fast tokenizer of an exported Luna model, with an optional separate tokenizer for the target language.
 
-    The implementation is in the base class. Otherwise, transformers 5 would rebuild the tokenizer from its
-    files, and ignore the separate target tokenizer in ``target_tokenizer_file``.
+    The base class contains the implementation, because transformers 5 would otherwise rebuild the tokenizer
+    from its files and ignore ``target_tokenizer_file``.
     """

@@ -112,7 +112,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._tokenizer.normalizer = self._normalizers[0]
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Detokenize the sentences of a document separately, and join them by "<sep>"."""
+        """Decode token ids, and detokenize each sentence of a document separately, joined with "<sep>"."""
         sentences = super()._decode(*args, **kwargs).split(SEPARATOR)
         return f" {SEPARATOR} ".join(
             detokenize(sentence.split(), self.languages[1]) for sentence in sentences
@@ -156,6 +156,6 @@ class LunaMosesTokenizer(_LunaMosesTokenizer):
     """Fast tokenizer that applies Moses tokenization and subword-nmt's byte-pair encoding to plain text.
 
     Decoding joins the subwords and detokenizes the text with Moses. ``codes_file`` is the BPE codes file of
-    subword-nmt, and ``languages`` are the source and target language, such as ("de", "en"). The
-    implementation is in the base class, because transformers 5 would otherwise rebuild the tokenizer.
+    subword-nmt, and ``languages`` are the source and target language, such as ("de", "en"). The base class
+    contains the implementation, because transformers 5 would otherwise rebuild the tokenizer.
     """

@@ -58,13 +58,13 @@ def build_tokenizer(
     """Build a tokenizer that converts plain text to ids and back.
 
     In input text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other
-    special tokens are treated as ordinary text, as in fairseq. For the files of subword-nmt, the result is a
+    special tokens are tokenized as ordinary text, as in fairseq. For subword-nmt files, the result is a
     :class:`LunaMosesTokenizer`. Raises InputError if the files do not match the dictionary, or if their
     encoding cannot be converted.
 
     Args:
         files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty if the
-            dictionary consists of whole words.
+            dictionary contains whole words only.
         dictionary: dictionary of the model.
         positions: maximum number of tokens that the model accepts.
         template: special tokens around sequences.
@@ -129,7 +129,7 @@ def build_tokenizer(
 
 
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
-    """Build the tokenizer of a task from files in the given folders, or return None for a task on images.
+    """Build the tokenizer of a task from files in the given folders, or return None for an image task.
 
     If the source and target vocabularies of a translation model differ, the tokenizer contains a separate
     target tokenizer.
@@ -152,7 +152,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Map the file name of each vocabulary of a tokenizer to a digest. Return {} without a tokenizer."""
+    """Return the digests of a tokenizer's vocabularies, keyed by file name, or {} without a tokenizer."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
@@ -165,7 +165,7 @@ def vocabulary_digest(tokenizer: Tokenizer) -> str:
 
 
 def choose_template(config: Any) -> Template:
-    """Return the special tokens that a model expects before and after its input."""
+    """Return the template of the special tokens that a model expects around its input."""
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
         return Template(f"{EOS} $A", f"{EOS} $A $B")
@@ -196,8 +196,8 @@ def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
 def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     """Build a tokenizer with GPT-2's byte-pair encoding.
 
-    ``ids`` maps the symbols of the fairseq dictionary to indices. A symbol is the GPT-2 id of a BPE token, as
-    a decimal string, and is first replaced with this token. ``files`` names the two files of GPT-2.
+    ``ids`` maps the symbols of the fairseq dictionary to indices. Symbols that are GPT-2 ids of BPE tokens,
+    as decimal strings, are replaced with these tokens. ``files`` names the two files of GPT-2.
     """
     pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
     lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]

@@ -36,7 +36,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """Return the summed loss of a batch in nats, the sample size (divisor of the loss), and log values.
+        """Return the summed loss of a batch in nats, the sample size that divides it, and values to log.
 
         The model returns logits [B, K] for B sequences and K classes. ``sample["target"]`` [B, 1] contains
         the correct classes. If ``reduce`` is False, the loss has shape [B].

@@ -21,7 +21,7 @@ class Cost(NamedTuple):
 
     Attributes:
         speed: training speed relative to the Transformer. 2.0 means twice as fast.
-        memory: additional peak memory of a training step, in MiB.
+        memory: peak memory of a training step beyond the memory in use before it, in MiB.
     """
 
     speed: float
@@ -35,7 +35,7 @@ class Costs:
 
     Attributes:
         length: length of the longest sequences in bytes.
-        by_model: dictionary from model name in the benchmark to costs.
+        by_model: training cost of each model, keyed by the model's name in the benchmark.
     """
 
     def __init__(self, path: Path):
@@ -58,8 +58,8 @@ class Costs:
     def find(self, model: str) -> Cost:
         """Return the training cost of a model of luna-lra-seeds, such as ``luna-16``.
 
-        The suffix ``-p`` (classification from the mean of the packed sequence P) is ignored, because it has
-        almost no effect on the cost. Raises InputError if the benchmark did not measure the model.
+        The suffix ``-p``, for classification from the mean of the packed sequence P, hardly affects the cost
+        and is ignored. Raise InputError if the benchmark did not measure the model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_model:
@@ -82,9 +82,9 @@ def save_axes(path: Path, title: str) -> Iterator[Any]:
 
 
 def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:
-    """Plot accuracy in percent against training speed. The area of a circle shows the additional memory.
+    """Plot accuracy in percent against training speed, with one circle per model, to a PNG file.
 
-    ``title`` names the tasks over which the accuracies are averaged.
+    A circle's area is proportional to the memory. ``title`` names the tasks over which accuracy is averaged.
     """
     cost_by_model = {model: costs.find(model) for model in accuracies}
     max_memory = max(cost.memory for cost in cost_by_model.values())

@@ -27,9 +27,9 @@ CHUNK_SIZE = 100
 def generate_listops(
     seed: int, sizes: Dict[str, int], bounds: Tuple[int, int], workers: int
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
-    """Generate distinct ListOps expressions, which are nested operations on digits.
+    """Generate distinct ListOps expressions, nested operations on digits, in ``workers`` processes.
 
-    ``sizes`` is the expression count per split, and ``bounds`` are the exclusive bounds of the token count.
+    ``sizes`` maps each split to its number of expressions. ``bounds`` are exclusive bounds on their length.
 
     Yields:
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.

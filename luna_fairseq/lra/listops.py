@@ -41,7 +41,7 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 
     An expression is a tree of depth at most 10. A node is an operation on 2 to 10 arguments with probability
     1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until the number of tokens
-    lies between the bounds. Both bounds are exclusive, as in the published generator.
+    is greater than ``min_length`` and less than ``max_length``, as in the published generator.
     """
     generator = random.Random(seed)
     while True:

@@ -70,7 +70,7 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
 
 
 def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Draw the dashes of two long paths and then of five distractors. No two paths touch each other.
+    """Draw the dashes of two long paths, then of five distractors, so that no two paths touch.
 
     Return None if one of the paths does not fit.
     """
@@ -90,7 +90,7 @@ def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
 def _draw_path(
     generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
-    """Draw the dashes of one path, or return None if the path fits at none of 200 random starting points.
+    """Draw the dashes of one path, or return None if it does not fit at any of 200 random starting points.
 
     The path does not touch the occupied grid cells, and begins at least 7 pixels from ``other_start``.
     """
@@ -159,7 +159,7 @@ def _cells_near(dash: Dash) -> Iterator[Cell]:
 
 
 def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
-    """Render dashes and the centers of two dots as a grayscale image, uint8 [32, 32]."""
+    """Render dashes and two dots, given by their centers, as a grayscale image, uint8 [32, 32]."""
     PIL = pillow()
     image = PIL.Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))
     draw = PIL.ImageDraw.Draw(image)

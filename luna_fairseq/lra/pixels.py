@@ -75,7 +75,7 @@ def _read_binary(path: Path) -> np.ndarray:
 
 
 def _read_text(path: Path) -> np.ndarray:
-    """Read a text file with one image per line, given as intensities separated by spaces."""
+    """Read N images of T pixels, uint8 [N, T], from a text file with one line of intensities per image."""
     images: List[np.ndarray] = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):

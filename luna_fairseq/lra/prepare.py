@@ -150,7 +150,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
 
 
 def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the published ListOps expressions if ``--mirror`` is given, otherwise generated ones."""
+    """Write published ListOps expressions or, without ``--mirror``, generated ones. Return their counts."""
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -163,7 +163,7 @@ def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the IMDB reviews as byte sequences."""
+    """Write the IMDB reviews as byte sequences to ``folder``. Return their counts by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -174,7 +174,7 @@ def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the pairs of AAN papers as pairs of byte sequences."""
+    """Write the AAN paper pairs as byte sequences to ``folder``. Return their counts by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -184,7 +184,7 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the CIFAR-10 images in grayscale to ``folder``, and return their counts by split and class."""
+    """Write the CIFAR-10 images in grayscale to ``folder``. Return their counts by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -193,7 +193,7 @@ def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the published Pathfinder images of one size."""
+    """Write the published Pathfinder images of width ``side``. Return their counts by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -203,7 +203,7 @@ def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Co
 
 
 def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write newly generated Pathfinder images of 32 x 32 pixels."""
+    """Write new Pathfinder images of 32 x 32 pixels to ``folder``. Return their counts by split and class."""
     from luna_fairseq.lra import generated
     from luna_fairseq.lra.writing import write_images
 
@@ -224,14 +224,14 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
 
 
 def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
-    """Return the number of examples per split, as given by options such as ``--train``, or as published."""
+    """Return the number of examples per split, set by options such as ``--train`` or else as published."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
 @contextmanager
 def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that yields the path of a published archive. Raise InputError if it is damaged."""
+    """Context manager that fetches a published archive, yields its path, and reports damage as InputError."""
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
         yield path

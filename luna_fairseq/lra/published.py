@@ -40,7 +40,7 @@ ImageExample = Tuple[str, np.ndarray, int]
 def read_listops(folder: Path) -> Iterator[TokenExample]:
     """Yield tuples (split, [vocabulary indices], value) for the published ListOps expressions.
 
-    ``folder`` contains ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raises InputError if a
+    ``folder`` contains ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. Raise InputError if a
     file does not exist, a line is malformed, or a stated value is not the value of its expression.
     """
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
@@ -111,14 +111,14 @@ def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
-    """Truncate a text to ``max_length`` bytes. If it is longer, append its length to ``truncated``."""
+    """Return up to ``max_length`` bytes of a text. If the text is longer, add its length to ``truncated``."""
     if len(text) > max_length:
         truncated.append(len(text))
     return list(text[:max_length])
 
 
 def _report_truncated(truncated: List[int], max_length: int) -> None:
-    """Print how many examples were truncated, and the length of the longest one."""
+    """Print the number of truncated texts and the length of the longest, given their original lengths."""
     if truncated:
         number, longest = len(truncated), max(truncated)
         say(f"{number:,} texts were cut to {max_length:,} bytes (--max-length), the longest of {longest:,}")
@@ -231,7 +231,7 @@ def _split_images(
     Args:
         archive: archive of the published benchmark, for error messages.
         images: index of each image in ``raw``, or -1 for an empty file.
-        entries: name of each image, its label, and its place in the metadata for error messages.
+        entries: tuples (name, label, location) of the images, from :func:`_read_metadata`.
         raw: file with the pixels of all images.
         side: width and height of the images in pixels.
     """

@@ -99,7 +99,7 @@ def build_parser() -> CommandParser:
 def run(args: argparse.Namespace, extra: List[str]) -> None:
     """Train and test every model with every seed, draw the requested plots, and print a table.
 
-    Runs that diverge are skipped, and named by an InputError at the end.
+    Skip runs that diverge, and raise InputError with their names at the end.
     """
     recipe = read_recipe(args.recipe, "lra", extra)
     task = find_task(recipe)
@@ -144,10 +144,9 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
-    """Check before training that the requested plots can be drawn.
+    """Check that the requested plots can be drawn, and return the training costs for ``--figure``.
 
-    Returns:
-        Training costs of the models for ``--figure``. None without this option.
+    Return None without this option. Raise InputError if a plot cannot be drawn.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither.")
@@ -163,9 +162,9 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def find_task(recipe: Recipe) -> str:
-    """Return the Long Range Arena task of a recipe (YAML file of fairseq-train options), such as "listop".
+    """Return the Long Range Arena task of a recipe, such as "listop", from the name of its architecture.
 
-    The name of the recipe's architecture ends with the task. Raises InputError for other architectures.
+    A recipe is a YAML file of fairseq-train options. Raise InputError for other architectures.
     """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
@@ -198,7 +197,7 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Match a Luna model's name: length of the packed sequence P, "-anchored" or None, "-p" or None.
+    """Match the name of a Luna model. The groups are the length of P, "-anchored" or None, and "-p" or None.
 
     Example:
         >>> parse_luna("luna-16-p").groups()
@@ -307,7 +306,7 @@ def _display_name(model: str) -> str:
 
 
 def _format_cell(accuracies: List[float]) -> str:
-    """Return the mean, the sample standard deviation and the number of accuracies, or "-" if there are none.
+    """Format the mean, sample standard deviation and number of accuracies, or return "-" if there are none.
 
     Example:
         >>> _format_cell([60.0, 62.0])

@@ -69,8 +69,8 @@ class LRAImageConfig(LRAConfig):
 class LRATask(FairseqTask):
     """Base class of the Long Range Arena tasks, in which each example belongs to one class.
 
-    The model options (maximum length, ``<CLS>``, number of classes) determine how data is read. Build the
-    model before you load a dataset.
+    Build the model before you load a dataset: the maximum length, the use of ``<CLS>`` and the number of
+    classes are model options.
 
     Attributes:
         pairs: True if an example is a pair of sequences.
@@ -100,12 +100,12 @@ class LRATask(FairseqTask):
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, fields: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build a split's dataset, shuffle it except with --no-shuffle, and store it in ``self.datasets``.
+        """Build a split's dataset, shuffled unless ``--no-shuffle`` is set, and add it to ``self.datasets``.
 
         Args:
             split: name of the split.
             fields: nested dictionary of datasets. The keys are the field names of a batch.
-            sizes: length of each example.
+            sizes: lengths [N] of the N examples.
         """
         fields = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **fields}
         dataset: FairseqDataset = NestedDictionaryDataset(fields, sizes=[sizes])
@@ -121,9 +121,8 @@ class LRATask(FairseqTask):
 class LRATextTask(LRATask):
     """Classification task for token sequences or pairs of token sequences.
 
-    The data folder has the layout of the authors' code: ``src-bin``, ``label-bin`` and, for pairs,
-    ``src1-bin``. luna-prepare-lra or fairseq-preprocess writes these folders. ``<CLS>`` is the last entry of
-    the dictionary.
+    The data folder contains ``src-bin``, ``label-bin`` and, for pairs, ``src1-bin``, which luna-prepare-lra
+    or fairseq-preprocess writes. ``<CLS>`` is the last entry of the dictionary.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary):
@@ -134,10 +133,9 @@ class LRATextTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
-        """Load the dictionaries and create the task.
+        """Load the dictionaries and create the task, or create an image task if the data folder has images.
 
-        If the data folder contains images, an image task is created, because the commands of the Luna
-        authors' code read images with their text task.
+        The commands of Luna's authors pass ``--task lra-text`` for images, too.
         """
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
             logger.info(f"{cfg.data} contains images, so --task lra-image reads them")

@@ -30,7 +30,7 @@ def write_tokens(
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
         examples: tuples (split, sequences, label). ``sequences`` has one sequence of indices into
             ``symbols``, or two for pairs. An end-of-sentence symbol is appended to each sequence.
-        pairs: whether an example is a pair of sequences.
+        pairs: True if each example is a pair of sequences.
     """
     vocabulary, labels = (
         _build_dictionary(symbols),
@@ -71,7 +71,7 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
     """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``.
 
     ``examples`` are tuples (split, image, label). Images are uint8 arrays with the same number of pixels.
-    Returns the number of examples per split and class.
+    Return the number of examples per split and class.
     """
     for name in ("input", "label"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -95,5 +95,5 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
 
 
 def _group_by_split(counts: Counter, classes: int) -> Counts:
-    """Convert a dictionary from (split, class) to count into ``{split: counts of all classes}``."""
+    """Convert counts keyed by (split, class) to ``{split: {class: count}}``, with 0 for missing classes."""
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

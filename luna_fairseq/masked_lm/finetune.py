@@ -43,7 +43,7 @@ _OWN = (
 
 @dataclass
 class FineTuningOptions:
-    """Options of luna-finetune, which runs a sweep of fine-tuning runs.
+    """Options of luna-finetune, which fine-tunes a checkpoint with several hyperparameter settings.
 
     Attributes:
         task: name of the task, such as "RTE".
@@ -51,14 +51,14 @@ class FineTuningOptions:
         pretrained: checkpoint from which every run starts.
         out: folder to write to.
         sweep: "search", "table-9", or None for the default of the task.
-        batch_sizes: numbers of examples per update. None for the values that belong to the sweep.
-        lrs: learning rates. None for the values that belong to the sweep.
+        batch_sizes: numbers of examples per update. None for the values of the sweep.
+        lrs: learning rates. None for the values of the sweep.
         at_a_time: number of examples that fit into memory.
         epochs: maximum number of epochs.
-        patience: number of epochs without improvement that ends a run.
+        patience: number of epochs without improvement after which a run ends.
         head: name of the classification head.
         seed: seed of the runs.
-        train: more options of fairseq-train.
+        train: additional arguments of fairseq-train.
     """
 
     task: str

@@ -26,7 +26,7 @@ EXAMPLE = f"{PROGRAM} RTE glue/RTE --vocabulary data --destdir rte-data"
 
 @dataclass
 class TaskOptions:
-    """Options of luna-prepare-task.
+    """Options of luna-prepare-task, which converts the published files of a task for fairseq.
 
     Attributes:
         task: name of the task, such as "RTE".

@@ -39,7 +39,7 @@ class TextOptions:
         gpt2_encoder_json: GPT-2's encoder.json.
         gpt2_vocab_bpe: GPT-2's vocab.bpe.
         dict: dictionary to use. None for a dictionary of all subwords.
-        shards: number of parts of the training text.
+        shards: number of parts into which the training text is divided.
         max_unknown: maximum percentage of unknown tokens in a split.
         workers: number of processes.
     """

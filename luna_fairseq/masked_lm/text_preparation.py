@@ -44,7 +44,7 @@ VERSION = 3
 
 
 class TextPreparation:
-    """Conversion of raw text to fairseq's binary files, in two steps. Finished steps are not repeated."""
+    """Conversion of raw text to fairseq's binary files, which does not repeat finished steps."""
 
     def __init__(self, options: TextOptions) -> None:
         self.gpt2 = [path for path in (options.gpt2_encoder_json, options.gpt2_vocab_bpe) if path is not None]
@@ -69,7 +69,7 @@ class TextPreparation:
         ]
 
     def run(self) -> None:
-        """Run the steps that are not finished yet, and print the numbers of lines and tokens."""
+        """Run the unfinished steps, and print the numbers of lines and tokens in each split."""
         input_files = [*self.gpt2, *([self.options.dict] if self.options.dict else [])]
         for path in input_files:
             require_regular_file(path)
@@ -124,7 +124,7 @@ class TextPreparation:
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
         """Yield the lines of all files of a split. An empty line between two files separates their documents.
 
-        ``controls`` counts the lines with control characters in each file, and is updated in place.
+        If given, ``controls`` is updated in place with each file's number of lines with control characters.
         """
         for number, path in enumerate(self.files[split]):
             if number:
@@ -132,7 +132,7 @@ class TextPreparation:
             yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files, or learn a sentencepiece encoding. Return the file names and {}."""
+        """Copy GPT-2's files, or learn a sentencepiece model. Return the file names and empty results."""
         if self.options.vocab_size is None:
             gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
@@ -144,9 +144,9 @@ class TextPreparation:
         return self.tokenizer, {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all text, and write it and its dictionary in fairseq's format.
+        """Encode all text to fairseq's files, and write the dictionary. Return file names and counts.
 
-        A dictionary is built if ``given_dictionary`` is None. Return the names of the files, and counts.
+        If ``given_dictionary`` is None, a dictionary is built from the training text.
         """
         destdir = self.options.destdir
         remove_checksums(destdir)
@@ -174,8 +174,8 @@ class TextPreparation:
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.
 
-        The encoded lines are added to ``texts``, in place. Return the number of lines that fairseq will skip
-        because they exceed the preset maximum length.
+        The encoded lines are added to ``texts`` in place. Return the number of lines that exceed the presets'
+        maximum of 512 tokens, including <s> and </s>.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
@@ -190,7 +190,7 @@ class TextPreparation:
         return long
 
     def _load_given_dictionary(self) -> Optional[Dictionary]:
-        """Load the dictionary that the user gives with ``--dict``, or return None."""
+        """Load the dictionary given with ``--dict``. Return None without this option."""
         if not self.options.dict:
             return None
         try:
@@ -202,7 +202,7 @@ class TextPreparation:
             ) from error
 
     def _build_dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        """Build a dictionary of all subwords of the tokenizer, sorted by their frequencies ``counts``."""
+        """Build a dictionary of all subwords of the tokenizer, sorted by their frequency in ``counts``."""
         if self.gpt2:
             return build_dictionary(gpt2_symbols(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

@@ -9,9 +9,9 @@ Presets = Dict[str, Dict[str, Any]]
 
 
 def register_architectures(model: str, presets: Presets) -> None:
-    """Register architectures of a model with fairseq, for ``--arch``.
+    """Register the architectures of a model with fairseq, so that ``--arch`` can select them.
 
-    ``presets`` maps each architecture to its options. fairseq itself registers the architecture ``model``.
+    ``presets`` maps each architecture to its options. fairseq has already registered the name ``model``.
     """
     for name, preset in presets.items():
         if name != model:
@@ -26,7 +26,7 @@ def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
 
 
 def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
-    """Return the fairseq options that set the size of an encoder."""
+    """Return a dictionary of fairseq's options for the size of an encoder, such as ``encoder_layers``."""
     return {
         "encoder_layers": layers,
         "encoder_embed_dim": embed_dim,

@@ -37,9 +37,9 @@ _AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Convert a parameter name of the Luna authors' code to the name used here.
+    """Convert a parameter name from the Luna authors' code to the name in this package.
 
-    Other names are returned unchanged.
+    Names that are equal in both are returned unchanged.
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -63,10 +63,10 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename the parameters in a state dict of the Luna authors' code (fairseq-apollo), in place.
+    """Rename the parameters in a state dict saved by the Luna authors' code (fairseq-apollo), in place.
 
     Two entries without a counterpart are removed: the position embeddings of the packed sequence P, and a
-    decoder layer norm that receives no gradient.
+    decoder layer norm that receives no gradient. Other state dicts remain unchanged.
     """
     if not any(name.endswith(_AUTHORS_ONLY) for name in state_dict):
         return

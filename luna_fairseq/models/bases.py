@@ -1,7 +1,7 @@
 """Base classes of this project's fairseq models, derived from fairseq's Transformer and RoBERTa.
 
-The base classes load checkpoints, check that they match the model, and prepare models for generation. A
-subclass supplies the encoder and the decoder.
+The base classes check that a checkpoint fits the model, load the checkpoint, and prepare the model for
+generation. Subclasses supply the encoder and the decoder.
 """
 
 from argparse import Namespace
@@ -40,24 +40,24 @@ _SENTENCE_ENCODER_OPTIONS = {
 def has_bfloat16_option(cfg: Any) -> bool:
     """Return True if ``cfg`` is the configuration of a generation command with ``--bf16``.
 
-    Return False for the configuration of a checkpoint, which fairseq's hub interface passes.
+    Return False for a configuration stored in a checkpoint, which fairseq's hub interface passes.
     """
     path = getattr(getattr(cfg, "common_eval", None), "path", None)
     return bool(path and getattr(getattr(cfg, "common", None), "bf16", False))
 
 
 class PluginModel(BaseFairseqModel):
-    """Base class of all models in this project, which checks that a loaded checkpoint fits the model.
+    """Base class of all models in this project, for loading checkpoints and preparing generation.
 
-    Checkpoints of the Luna authors' code (fairseq-apollo) are converted. For generation on a CPU, linear
-    layers are replaced with faster ones.
+    Loading a checkpoint that does not fit the model raises InputError. Checkpoints of the Luna authors' code
+    (fairseq-apollo) are converted. For generation on a CPU, linear layers are replaced with faster ones.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
         """Prepare the model for generation. On a CPU, replace linear layers with faster ones.
 
-        ``retain_dropout_modules`` is a list or a comma-separated string. Raises InputError if a name in it is
-        not the name of a dropout module of the model.
+        ``retain_dropout_modules``, a list or a comma-separated string, names the dropout modules to which
+        ``retain_dropout`` applies. Raises InputError if the model has no dropout module with such a name.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -74,18 +74,18 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
-        """Return a function that builds the beam search, with alignments if ``--print-alignment`` is set.
+        """Return a function that builds a beam search, with word alignments if ``--print-alignment`` is set.
 
-        A patch in ``engine/entry_points.py`` calls this method when a task of fairseq builds its generator.
+        A patch in ``engine/entry_points.py`` calls this method when a fairseq task builds its generator.
         """
         alignment = getattr(args, "print_alignment", None)
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Rename the parameters in a state dict of the Luna authors' code (fairseq-apollo), in place.
+        """Rename the parameters in a state dict saved by the Luna authors' code (fairseq-apollo), in place.
 
-        Raises InputError if the embeddings of the state dict and of the model have different numbers of
-        entries. ``name`` is the prefix of the model's parameters.
+        Raises InputError if an embedding has a different number of entries in the state dict than in the
+        model. ``name`` is the prefix of the model's parameter names.
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -106,7 +106,7 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare for inference. ``--int8`` converts the weights to 8 bits, and ``--bf16`` to bfloat16."""
+        """Prepare for inference. On a CPU, convert weights to 8 bits (--int8) or bfloat16 (--bf16)."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         elif has_bfloat16_option(cfg) and next(self.parameters()).is_cpu:
@@ -114,7 +114,7 @@ class PluginModel(BaseFairseqModel):
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load parameters, or raise an InputError that names the first parameter that does not fit."""
+        """Load a state dict. Raise InputError, naming the first parameter that does not fit the model."""
         try:
             return super().load_state_dict(*args, **kwargs)
         except RuntimeError as error:
@@ -146,15 +146,15 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add a command-line option for each field of the model's dataclass to a parser."""
+        """Add a command-line option for each field of the model's dataclass to ``parser``."""
         # fairseq's Transformer would add the fields of its own nested dataclass.
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
-        """Build a model for the task from fairseq's nested ``TransformerConfig``.
+        """Build a model for ``task`` from fairseq's nested ``TransformerConfig``.
 
-        With --sentence-diagonal, the dictionaries must contain the symbol that separates sentences.
+        --sentence-diagonal requires --diagonal-prior, and dictionaries with the sentence separator ``<sep>``.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         cfg.separators = None
@@ -174,7 +174,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare for inference, and load the vocabulary shortlist if ``--shortlist`` is set."""
+        """Prepare the model for inference, and load the vocabulary shortlist if ``--shortlist`` is set."""
         super().prepare_for_inference_(cfg)
         path = getattr(self.decoder.cfg, "shortlist", None)
         if path:
@@ -191,7 +191,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
 
 class SentenceModelEncoder(RobertaEncoder):
-    """RoBERTa's encoder with its LM head. GELU is computed in float32 even for half-precision inputs."""
+    """RoBERTa's encoder and LM head. The LM head computes GELU in float32 even for half-precision inputs."""
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
@@ -218,14 +218,14 @@ class SentenceModel(PluginModel, RobertaModel):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add a command-line option for each field of the model's dataclass to a parser."""
+        """Add a command-line option for each field of the model's dataclass to ``parser``."""
         # fairseq's RoBERTa would add its own options.
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict as :class:`PluginModel` does, and check its learned positions.
+        """Convert a state dict as :class:`PluginModel` does, and check the number of its learned positions.
 
-        Raises InputError if the state dict and the model differ in the number of positions.
+        Raises InputError if the state dict has a different number of positions than the model.
         """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
@@ -240,7 +240,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return a masked language model's options, completed with options that its sentence encoder needs."""
+    """Return a masked language model's options, extended with the options that its encoder requires."""
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )

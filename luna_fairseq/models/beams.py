@@ -1,4 +1,4 @@
-"""Map the hypotheses of beam search to source sentences, so that hypotheses can share a stored source."""
+"""Map the hypotheses of beam search to their source sentences, whose cached tensors they share."""
 
 from typing import Tuple
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the indices of the sentences to keep, and each hypothesis's index into the kept sentences.
+    """Select the sentences that still have hypotheses, and map each hypothesis to a selected sentence.
 
-    ``sentences`` [R] holds the sentence index of each of R hypotheses. The hypotheses of a sentence are
-    adjacent. Sentences without a hypothesis are not kept. If all others have equally many hypotheses, each is
-    kept once. Otherwise each hypothesis gets its own entry, because attention needs B groups of equal size.
+    ``sentences`` [R] holds the sentence index of each of R hypotheses. Equal indices are adjacent. Return
+    indices [N] of sentences, and for each hypothesis an index [R] into them. If the sentences have equally
+    many hypotheses, each is selected once. Otherwise, a sentence is selected once per hypothesis.
 
     Example:
         >>> group_by_sentence(torch.tensor([0, 0, 2, 2]))

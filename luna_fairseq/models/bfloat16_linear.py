@@ -1,7 +1,7 @@
 """Linear layers with weights in bfloat16, for decoding on a CPU with ``--bf16``.
 
-Only products are computed in bfloat16. Embeddings, norms, attention weights, the sums of causal attention and
-log-probabilities stay in float32.
+Only the matrix products of linear layers use bfloat16. Embeddings, norms, attention weights, the running sums
+of causal attention and log-probabilities stay in float32.
 """
 
 from functools import lru_cache
@@ -29,10 +29,10 @@ def has_bfloat16_products() -> bool:
 
 
 def use_bfloat16(model: nn.Module) -> None:
-    """Replace every plain linear layer of a float32 model with a :class:`BFloat16Linear`.
+    """Replace every linear layer without hooks in a float32 model with a :class:`BFloat16Linear`.
 
     Raises:
-        InputError: The model is not in float32, or the CPU does not multiply in bfloat16.
+        InputError: The model is not in float32, or the CPU does not support bfloat16 products.
     """
     weight = next(model.parameters())
     if weight.dtype != torch.float32:
@@ -57,12 +57,12 @@ class BFloat16Linear(nn.Module):
         self.unpacked: Optional[Tensor] = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to float32 vectors [..., in_features], with a bfloat16 matrix product."""
+        """Map float32 vectors [..., in_features] to [..., out_features], with a bfloat16 matrix product."""
         products = torch.ops.mkldnn._linear_pointwise(x.bfloat16(), self.packed, None, "none", [], "")
         return products.float() if self.bias is None else products + self.bias
 
     def select(self, outputs: Tensor) -> "BFloat16Linear":
-        """Return a layer that computes only the outputs with these indices, a vector [N]."""
+        """Return a layer that computes only N of the output features, with the indices ``outputs`` [N]."""
         if self.unpacked is None:
             self.unpacked = self.packed.to_dense()
         bias = None if self.bias is None else self.bias.index_select(0, outputs)

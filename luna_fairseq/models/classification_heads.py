@@ -1,4 +1,4 @@
-"""Classification heads of masked language models that use Luna's packed sequence P as input.
+"""Classification heads with Luna's packed sequence P as input, for masked language models.
 
 RoBERTa's head uses the features of the first token ``<s>`` instead.
 
@@ -14,9 +14,9 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head, applied to one vector per sentence that is computed from P.
+    """RoBERTa's classification head, applied to one vector per sentence that is pooled from P.
 
-    The packed sequence P is a short summary of the sentence. Subclasses compute the vector in :meth:`pool`.
+    The packed sequence P is a short summary of the sentence. Subclasses implement :meth:`pool`.
     """
 
     def forward(
@@ -30,9 +30,9 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return one vector per sentence [B, C] from token features [B, T, C] and P [B, L, C].
+        """Pool P [B, L, C] into one vector per sentence [B, C], given the token features [B, T, C].
 
-        ``mask`` [B, L] is True at padding of P.
+        ``mask`` [B, L] is True at padding of P. It is None if P has no padding.
         """
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of the vectors of P [B, L, C]. Padding (``mask`` [B, L] is True) is ignored."""
+    """Return the mean [B, C] of P [B, L, C] over L, without padding (``mask`` [B, L] is True)."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

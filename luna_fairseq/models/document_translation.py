@@ -18,8 +18,8 @@ def translate_document(
 ) -> List[str]:
     """Translate a document, and return one translation per sentence.
 
-    The document is split into passages of several sentences. Each passage is translated as a whole. If its
-    translation has a different number of sentences, it is translated again, sentence by sentence.
+    The document is split into passages of several sentences. Each passage is translated as a whole. If the
+    translation has a different number of sentences, the passage is translated again, sentence by sentence.
 
     Args:
         hub: interface returned by ``LunaModel.from_pretrained``.
@@ -86,6 +86,6 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
-    """Group sentences into the passages of a document, such as ``[["a", "b"], ["c"]]``."""
+    """Group lines into one list per document piece: ``[["a", "b"], ["c"]]`` for pieces of 2 and 1 lines."""
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

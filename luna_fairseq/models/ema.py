@@ -16,7 +16,7 @@ AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint with moving averages in place of its weights, and without optimizer state."""
+    """Load a checkpoint with the moving averages as its weights, and without the optimizer state."""
     try:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
     except KeyError as error:
@@ -39,7 +39,7 @@ def write_ema(path: Path, to: Path) -> None:
 
 @contextmanager
 def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
-    """Context manager that yields a temporary checkpoint with moving averages in place of weights.
+    """Context manager that yields a temporary copy of a checkpoint, with moving averages as its weights.
 
     If ``use_average`` is False, ``path`` itself is yielded.
     """

@@ -38,8 +38,8 @@ class Decoding(NamedTuple):
     Attributes:
         memory: cached tensors of the source sentences.
         state: decoder state after the tokens generated so far. None before the first step.
-        sentences: index of each hypothesis's sentence in ``memory``. The hypotheses of a sentence are
-            adjacent, and all sentences have equally many. None for a language model.
+        sentences: index [R] in ``memory`` of the source sentence of each of R hypotheses. The hypotheses of a
+            sentence are adjacent, and all sentences have equally many. None for a language model.
     """
 
     memory: DecoderMemory
@@ -104,11 +104,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return min(self.max_target_positions, self.embed_positions.max_positions)
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """Compute the logits [B, T, V], or return the features [B, T, C] for an adaptive softmax."""
+        """Compute logits [B, T, V] from features [B, T, C]. For an adaptive softmax, return the features."""
         return features if self.output_projection is None else self.output_projection(features)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add the output projection and fairseq's entry ``version`` to a state dict if they are missing."""
+        """Add fairseq's entry ``version`` and a tied output projection to a state dict that lacks them."""
         state_dict.setdefault(f"{name}.version", self.version.clone())
         shared = state_dict.get(f"{name}.embed_tokens.weight")
         if self.cfg.share_decoder_input_output_embed and self.output_projection is not None:
@@ -117,7 +117,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return state_dict
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Prepare for generation. With ``need_attn``, attention weights over the source are returned."""
+        """Set whether the decoder returns attention weights over the source during generation."""
         self.need_attn = need_attn
 
     def extract_features(
@@ -137,7 +137,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             incremental_state: fairseq's decoding state. If it is given, only the last token is processed.
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
             alignment_layer: layer whose attention weights over the source are returned (default: the last
-                layer if the model needs weights, otherwise none).
+                layer if attention weights are needed, otherwise none).
             alignment_heads: number of leading attention heads to average (default: all heads).
 
         Returns:
@@ -182,9 +182,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         src_lengths: Optional[Any] = None,
         return_all_hiddens: bool = False,
     ) -> Tuple[Any, Dict[str, List[Any]]]:
-        """Compute the logits [B, T, V] of the next tokens, or their features if ``features_only`` is True.
+        """Compute logits [B, T, V] of the next tokens, or features [B, T, C] if ``features_only`` is True.
 
-        :meth:`extract_features` describes the other arguments, and the dictionary that is also returned.
+        :meth:`extract_features` describes the other arguments and the returned dictionary. ``src_lengths``
+        and ``return_all_hiddens`` are ignored.
         """
         x, extra = self.extract_features(
             prev_output_tokens,
@@ -202,10 +203,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         for_decoding: bool = False,
         weights_of: Tuple[int, ...] = (),
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
-        """Compute the decoder's memory, the cached tensors of the source that every step reads.
+        """Compute the decoder's memory: tensors of the source that are cached for all target positions.
 
-        ``encoder_out`` is None for a language model. In training, --decoder-layerdrop skips layers.
-        ``weights_of`` lists the layers (by index) whose attention weights are needed.
+        ``encoder_out`` is None for a language model. ``for_decoding`` optimizes the memory for single tokens.
+        ``weights_of`` lists the indices of layers whose attention weights are needed. In training,
+        --decoder-layerdrop skips layers.
 
         Return the memory and, for each hypothesis, the index of its sentence in the memory. The indices are
         None if fairseq has not reordered the encoder's output.
@@ -240,7 +242,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         """Compute the keys and values cached for the source, and return the initial decoding state.
 
         ``encoder_out`` is None for a language model. ``num_hypotheses`` is the number of hypotheses in the
-        batch, and ``weights_of`` lists the layers (by index) whose attention weights are needed. ``state`` is
+        batch, and ``weights_of`` lists the indices of layers whose attention weights are needed. ``state`` is
         the decoder state after earlier text. It is None for a new text.
         """
         memory, sentences = self.read_source(encoder_out, True, weights_of)
@@ -251,15 +253,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return Decoding(memory, self.to_device(state), sentences)
 
     def continue_from(self, incremental_state: IncrementalState, state: Optional[DecoderState]) -> None:
-        """Start decoding from ``state``, the decoder state after earlier text. None starts a new text."""
+        """Set the initial decoder state: the state after earlier text, or None to start a new text."""
         self.set_incremental_state(incremental_state, "start", state)
 
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Run the decoder on the next segment of a long text, given the state after the previous segment.
+        """Run the decoder on the next segment [B, T] of a text, given the state after the previous segment.
 
-        ``state`` is None for the first segment. Return (logits, extra outputs) and the new state.
+        ``state`` is None for the first segment. Return (logits [B, T, V], extra outputs) and the new state.
         """
         memory, _ = self.read_source(None)
         output, state = LunaDecoder.forward(self, tokens, memory, self.to_device(state), keep_state=True)
@@ -270,7 +272,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if a text is too long for learned positions. Other positions have no limit."""
+        """Extend sinusoidal positions to ``length``. Raise InputError if learned positions are too few."""
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -300,7 +302,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
 
 def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -> AdaptiveSoftmax:
-    """Build fairseq's adaptive softmax, which options may tie to the adaptive input ``embed_tokens``."""
+    """Build an adaptive softmax. If tied, it shares the weights of the adaptive input ``embed_tokens``."""
     return AdaptiveSoftmax(
         vocabulary,
         cfg.decoder.output_dim,
@@ -313,7 +315,7 @@ def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -
 
 
 def build_vocabulary_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
-    """Build the linear layer that computes logits. If tied, its weight is the embedding matrix."""
+    """Build the output projection to ``vocabulary`` logits. If tied, its weight is the embedding matrix."""
     if cfg.share_decoder_input_output_embed:
         projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)
         projection.weight = embed_tokens.weight

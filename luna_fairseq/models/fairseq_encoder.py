@@ -39,8 +39,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         dictionary: source dictionary.
         embed_tokens: token embedding.
         sentence_encoder: build the encoder of a classifier or masked language model.
-        packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
-            layer. If not, the final layer norm of P has no weight or bias in a sentence encoder.
+        packed_is_read: True if a decoder or a classification head uses the packed sequence P after the last
+            layer. If False, the final layer norm of P has no weight or bias in a sentence encoder.
         layer_repeats: number of times the stack of layers is applied, each time with the same weights.
         choose_attentions: function ``(cfg, encoder options) -> factory`` of attention modules.
     """
@@ -77,8 +77,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def add_packed_norm(self) -> None:
         """Add a weight and a bias to the final layer norm of the packed sequence P.
 
-        A new classification head that uses P needs both. Both keep their initial values if a checkpoint lacks
-        them.
+        A classification head on P needs both. If a checkpoint lacks them, they keep their initial values.
         """
         norm = self.packed_layer_norm
         if norm is not None and norm.weight is None:
@@ -88,13 +87,13 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             self.has_new_packed_norm = True
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters, even if the final norm of P is absent, unused, or named as by Luna's authors."""
+        """Load parameters after adapting the final layer norm of P in the state dict to this encoder."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _adapt_packed_norm(self, state_dict: Dict[str, Tensor], prefix: str) -> None:
-        """Add, remove or rename the final layer norm of P in a state dict, to match this encoder."""
+        """Add, remove or rename the final layer norm of P in a state dict, so that it fits this encoder."""
         layers = f"{prefix}layers."
         depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
         for part in ("weight", "bias"):
@@ -116,14 +115,14 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         return min(self.max_source_positions, self.embed_positions.max_positions)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add the entry ``version`` that fairseq expects to a state dict, in place, unless it has one."""
+        """Add the entry ``version`` that fairseq expects to a state dict, in place, if it is missing."""
         state_dict.setdefault(f"{name}.version", self.version.clone())
         return state_dict
 
     def check_length(self, length: int) -> None:
-        """Raise InputError if a source exceeds the model's maximum length.
+        """Raise InputError if a source of ``length`` tokens exceeds the model's maximum length.
 
-        A translation model also warns once if the packed sequence P is so short that translations lose words.
+        A translation model also warns once if the packed sequence P has too few rows for such a source.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -149,18 +148,16 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     ) -> Dict[str, List[Any]]:
         """Encode B source sentences [B, S] of S tokens, padded on the left or on the right.
 
-        ``src_lengths`` is ignored. ``token_embeddings`` [B, S, C] of width C replace the model's embeddings
-        of the tokens. If ``num_outputs`` is given, only the outputs for the first ``num_outputs`` tokens are
-        computed.
+        ``token_embeddings`` [B, S, C] of width C replace the model's token embeddings. If ``num_outputs`` is
+        given, outputs are computed only for that many leading tokens. ``src_lengths`` is ignored.
 
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
-            - ``source``: source masks in the form used by the decoder, :class:`luna_fairseq.modules.Source`
+            - ``source``: padding masks of the tokens and of P, a :class:`luna_fairseq.modules.Source`
             - ``packed_out``: packed sequence P [L, B, C] after the last layer, with L rows
             - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
-            - ``packed_states``: P before the first layer and after each layer, if ``return_all_hiddens`` is
-              True
+            - ``packed_states``: P before the first and after each layer; empty without ``return_all_hiddens``
             - ``sentences``: empty until :meth:`reorder_encoder_out` adds the sentence of each hypothesis
         """
         refuse_tracing()
@@ -197,9 +194,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Store which sentence each hypothesis of beam search belongs to, instead of copying the output.
+        """Store the source sentence of each hypothesis in beam search, without copying the encoder output.
 
-        Hypothesis i of the result continues the old hypothesis ``new_order[i]``.
+        Hypothesis i of the result continues hypothesis ``new_order[i]``.
         """
         old = encoder_out["sentences"]
         new = old[0].index_select(0, new_order) if old else new_order

@@ -1,8 +1,7 @@
 """Adapters between ``luna_fairseq.modules`` and fairseq.
 
 The adapters convert fairseq's options, build fairseq's dropout, layer norm and positions, and apply
-torch.compile, activation checkpointing and sharding to layers. torch.jit and torch.export are refused with a
-clear message.
+torch.compile, activation checkpointing and sharding to layers. torch.jit and torch.export raise InputError.
 """
 
 from functools import lru_cache, partial
@@ -95,7 +94,7 @@ def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
 
 
 class Dropout(FairseqDropout):
-    """fairseq's dropout module, using :func:`luna_fairseq.ops.dropout.dropout` to draw the masks."""
+    """fairseq's dropout module, with masks drawn by :func:`luna_fairseq.ops.dropout.dropout`."""
 
     def forward(self, x: Tensor, inplace: bool = False) -> Tensor:
         return dropout(x, self.p) if self.p > 0 and (self.training or self.apply_during_inference) else x
@@ -110,7 +109,7 @@ def replace_dropout(model: nn.Module) -> None:
 
 
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-    """Build the position embedding that the options select, or return None if the model has no positions."""
+    """Build the position embedding that the options select. Return None if they select no positions."""
     if options.positions == SINUSOIDAL:
         return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
     return build_torch_positions(options, padding_idx)
@@ -173,11 +172,11 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Compile a layer's methods ``forward`` and ``read`` with torch.compile, and return the layer.
+    """Compile the methods ``forward`` and ``read`` of a layer with torch.compile, and return the layer.
 
     In evaluation mode, the layer runs uncompiled, because the sequence length changes at every decoding step.
-    Compiled code is reused for all layers of the same class. Versions of torch before 2.5 would compile each
-    layer separately, and stop after a few.
+    Layers of the same class share the compiled code. Raises InputError for torch before 2.5, which would
+    compile each layer separately, and stop after a few.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
         raise InputError(
@@ -206,7 +205,7 @@ def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
 
 
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
-    """Make a decoder layer recompute its activations in the backward pass, and return the layer.
+    """Apply activation checkpointing to ``forward`` and ``read`` of a decoder layer, and return the layer.
 
     With ``offload``, the stored inputs are kept on the CPU.
     """
@@ -224,10 +223,10 @@ def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> An
 
 
 def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:
-    """Wrap a decoder layer with FSDP if fairseq trains with it, so that its parameters are sharded.
+    """Wrap a decoder layer with FSDP to shard its parameters, if fairseq trains with FSDP.
 
-    Layers with fewer than ``min_num_params`` parameters are not sharded. FSDP gathers the parameters when
-    ``forward`` is called, so ``read`` is called through ``forward`` too.
+    Layers with fewer than ``min_num_params`` parameters are not wrapped. FSDP gathers the parameters only for
+    calls of ``forward``, so ``read`` is called through ``forward`` too.
     """
     wrapped: Any = fsdp_wrap(layer, min_num_params=min_num_params)
     if wrapped is not layer:
@@ -264,5 +263,5 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return fairseq's activation function with a name such as ``relu``, or :func:`gelu` for ``gelu``."""
+    """Return fairseq's activation function ``name``, such as ``relu``. For ``gelu``, return :func:`gelu`."""
     return gelu if name == "gelu" else utils.get_activation_fn(name)

@@ -82,10 +82,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
         The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
         ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, sentences are translated one
-        by one without a limit.
+        by one without this limit.
 
         Args:
-            tokenized_sentences: token indices of a sentence, or a list of such tensors.
+            tokenized_sentences: token indices [length] of a sentence, or a list of such tensors.
             beam: beam size.
             args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``.
             constraints: for each sentence, a list of plain-text phrases that the translation must contain in
@@ -217,7 +217,7 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that yields a temporary folder with copies of several checkpoints of ``folder``.
+    """Context manager that yields a temporary folder with copies of the checkpoints ``names`` in ``folder``.
 
     The averages of ``--store-ema`` replace the weights. ``names`` are file names separated by ``:``.
     """
@@ -236,7 +236,7 @@ def from_pretrained(
     ema: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Load a trained model with its dictionaries and its tokenizer.
+    """Load a trained model with its dictionaries and tokenizer, and return it in a hub interface.
 
     If ``bpe`` is not given, the tokenizer is inferred from the files in the checkpoint or dictionary folder:
     ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes`` for text

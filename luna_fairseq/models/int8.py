@@ -49,7 +49,7 @@ class OneDnnWeight:
         self.zeros = torch.zeros(len(self.scales), dtype=torch.long)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Multiply x [..., in_features], with values in [-1, 1], by the weight, to [..., out_features]."""
+        """Multiply x [..., in_features] in [-1, 1] by the weight. Return [..., out_features] in float32."""
         vectors = x.reshape(-1, x.size(-1))
         levels = torch.quantize_per_tensor(vectors, STEP, ZERO, torch.quint8).int_repr()
         products = torch.ops.onednn.qlinear_pointwise(
@@ -73,14 +73,14 @@ def has_onednn_product() -> bool:
 
 @lru_cache(maxsize=None)
 def has_amx() -> bool:
-    """Return True if this CPU has AMX, which multiplies matrices of 8-bit numbers."""
+    """Return True if this CPU has AMX instructions, which multiply 8-bit matrices."""
     predicate = getattr(torch.cpu, "_is_amx_tile_supported", None)
     return predicate is not None and bool(predicate())
 
 
 @lru_cache(maxsize=None)
 def has_fbgemm_product() -> bool:
-    """Return True if torch can quantize inputs with a given scale in a product (x86, torch 2.3 or newer)."""
+    """Return True if torch's 8-bit product accepts a given input scale (x86, torch 2.3 or newer)."""
     packed = torch.ops.quantized.linear_prepack(quantise_matrix(torch.ones(1, 8)), None)
     try:
         torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -141,14 +141,14 @@ class Linear8(nn.Module):
         self.bias = None if bias is None else bias.detach().clone()
 
     def pack(self, quantised: Tensor) -> None:
-        """Store a quantized weight matrix in every memory layout that this CPU uses."""
+        """Store a quantized weight [out_features, in_features] in every memory layout that this CPU uses."""
         self.packed = torch.ops.quantized.linear_prepack(quantised, None)
         self.unpacked: Optional[Tuple[Tensor, Tensor]] = None
         uses_onednn = has_amx() or LINEAR8_FORMS.forced() == "onednn"
         self.onednn = OneDnnWeight(quantised) if uses_onednn and has_onednn_product() else None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer that computes only the outputs with the N given indices.
+        """Return a layer that computes only N of the output features, with the indices ``outputs`` [N].
 
         The unpacked weights are cached for later calls.
         """
@@ -163,7 +163,7 @@ class Linear8(nn.Module):
         return selected
 
     def unpack(self) -> Tuple[Tensor, Tensor]:
-        """Return, and cache, the integer weight [out_features, in_features] and scales [out_features]."""
+        """Return the integer weight [out_features, in_features] and scales [out_features], and cache both."""
         if self.unpacked is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch deprecates quantised tensors
@@ -172,14 +172,14 @@ class Linear8(nn.Module):
         return self.unpacked
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to float32 vectors [..., in_features]."""
+        """Map float32 vectors [..., in_features] to [..., out_features]."""
         # The lower bound avoids division by zero at positions where all inputs are zero.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale)
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
 
     def multiply(self, x: Tensor) -> Tensor:
-        """Quantize x [..., in_features], with values in [-1, 1], to 8 bits, and multiply by the weight."""
+        """Quantize x [..., in_features] in [-1, 1], and apply the weight. Return [..., out_features]."""
         form = LINEAR8_FORMS.choose(x, self)
         if form == "onednn":
             onednn: Any = self.onednn
@@ -195,11 +195,10 @@ class Linear8(nn.Module):
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
-    """Quantize x [..., in_features] to 8 bits with a fixed scale, and multiply by packed weights.
+    """Quantize x [..., in_features] in [-1, 1] with a fixed scale, and multiply by packed 8-bit weights.
 
-    The values must lie between -1 and 1. PyTorch's dynamically quantized linear operator derives the scale
-    from the smallest and largest input. This function keeps the scale fixed by appending a vector that
-    contains -1 and 1. Return [..., out_features].
+    PyTorch's dynamically quantized linear operator derives the scale from the smallest and largest input. A
+    vector with -1 and 1, appended to x, keeps the scale fixed. Return [..., out_features].
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0
@@ -209,7 +208,7 @@ def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
 
 
 def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantize a float32 matrix [rows, columns] to integers of at most 8 bits, with a scale per row."""
+    """Quantize a float32 matrix [rows, columns] to integers of up to 8 bits, with one scale per row."""
     # With 7 bits, the largest weight is rounded to 63 or 64. Two products with 255 then fit into 16 bits.
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
@@ -220,7 +219,7 @@ def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
 
 @lru_cache(maxsize=None)
 def has_exact_8_bit_sums() -> bool:
-    """Return True if this CPU, such as one with VNNI, sums products of 8-bit numbers without overflow.
+    """Return True if this CPU sums products of 8-bit numbers without overflow, for example with VNNI.
 
     Other CPUs add pairs of products in 16 bits, which may overflow unless the weights have 7 bits.
     """

@@ -39,7 +39,7 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model, and return it in a hub interface, which translates plain text.
+        """Load a trained model, and return it in a hub interface that translates plain text.
 
         The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
@@ -73,7 +73,7 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Convert a configuration without groups to a dictionary. Options that are absent or None get defaults.
+    """Convert a flat configuration to a dictionary. Missing options and None are replaced with ``defaults``.
 
     Raises InputError if a numeric option is out of bounds.
     """
@@ -84,9 +84,9 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
 
 def nested_config(cfg: Any, dataclass: Type[LunaConfig] = LunaConfig) -> TransformerConfig:
-    """Convert a configuration without groups to fairseq's nested ``TransformerConfig``.
+    """Convert a flat configuration to fairseq's nested ``TransformerConfig``.
 
-    Unset options get their defaults in ``dataclass``, which may depend on other options.
+    Unset options get the defaults of ``dataclass``, which may depend on other options.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim

@@ -73,7 +73,7 @@ class LunaClassifier(PluginModel):
     def _freeze_unread_parameters(self) -> None:
         """Freeze the parameters of the last layer that do not affect the packed sequence P.
 
-        If the classifier reads only P, these parameters get no gradient, an error in distributed training.
+        The classifier reads only P, and distributed training fails for parameters without gradient.
         """
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
@@ -95,7 +95,7 @@ class LunaClassifier(PluginModel):
         """Compute the class logits [B, classes] of B sequences or pairs of sequences.
 
         Args:
-            src_tokens: tokens [B, T], padded on the right, or pixel intensities.
+            src_tokens: tokens [B, T], padded on the right, or pixel intensities [B, T].
             src_lengths: ignored, because lengths are computed from ``src_tokens``.
             src1_tokens: second sequence of each pair, if the model classifies pairs.
             src1_lengths: ignored.
@@ -181,7 +181,7 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """Build a classifier's encoder, which embeds pixels if ``dictionary`` is None, and otherwise tokens."""
+    """Build a classifier's encoder, which embeds tokens, or pixels if ``dictionary`` is None."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:

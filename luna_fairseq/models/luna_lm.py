@@ -50,7 +50,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return the class of the decoder, which must take the arguments of :class:`FairseqLunaDecoder`."""
+        """Return the decoder class. Its constructor takes the arguments of :class:`FairseqLunaDecoder`."""
         raise NotImplementedError
 
 
@@ -75,7 +75,7 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model, and return it in a hub interface, which continues plain text.
+        """Load a trained model, and return it in a hub interface that continues plain text.
 
         The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
@@ -94,14 +94,14 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute the logits [B, T, V] of the next token at each of T positions of B sequences.
+        """Compute next-token logits [B, T, V] over V dictionary entries, for B sequences of T tokens.
 
         Args:
             src_tokens: tokens [B, T], shifted right by one.
             src_lengths: ignored.
             stream: recurrent state of the model after earlier text, updated in place.
             keep_after: number of tokens after which the state is stored in ``stream``. If the next call
-                repeats the last T - n tokens as context, pass n (default: None, after all T tokens).
+                repeats the last T - n tokens as context, pass n (default: all T tokens).
             kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.
 
         Returns:

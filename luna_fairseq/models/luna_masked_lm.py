@@ -38,13 +38,13 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """Compute features [B, T, C] of tokens [B, T], and a dictionary of further results.
+        """Compute features [B, T, C] of tokens [B, T], and a dictionary of additional outputs.
 
         - ``packed_features``: packed sequence P [B, L, C] of L rows after the last layer and its layer norm
         - ``packed_padding_mask``: mask [B, L], True at padded rows of P. None if there is no padding
-        - ``inner_states``: hidden states [T, B, C] after every layer
-        - ``packed_states``: P [L, B, C] after every layer, before its layer norm. Without
-          ``return_all_hiddens``, both lists of states are None
+        - ``inner_states``: hidden states [T, B, C] before the first layer and after each layer
+        - ``packed_states``: P [L, B, C] at the same points, before its final layer norm. Both lists of states
+          are None if ``return_all_hiddens`` is False
 
         If the keyword argument ``token_embeddings`` [B, T, C] is given, it replaces the token embeddings.
         """
@@ -127,7 +127,7 @@ class LunaMaskedLM(SentenceModel):
         Args:
             src_tokens: tokens [B, T], padded on the right.
             features_only: return features [B, T, C] in place of the LM head's logits.
-            return_all_hiddens: also return the hidden states after every layer.
+            return_all_hiddens: also return the hidden states before the first and after each layer.
             classification_head_name: classification head to apply. The logits are then [B, classes].
             kwargs: ``masked_tokens``, a mask [B, T] that is True at N positions. The LM head then computes
                 logits [N, V] for these positions only. Remaining arguments are ignored.
@@ -146,7 +146,7 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Compute the logits [B, classes] of the classification head named ``head`` from features."""
+        """Compute logits [B, classes] with the head named ``head``, from features [B, T, C] and ``extra``."""
         if head not in self.classification_heads:
             names = ", ".join(self.classification_heads) or "none"
             raise InputError(f"the model has no classification head {head!r}; its heads: {names}")
@@ -157,7 +157,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head. A name in :data:`PACKED_HEADS` selects a head that reads P."""
+        """Add a classification head. A name in :data:`PACKED_HEADS` selects a head with P as input."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
             return

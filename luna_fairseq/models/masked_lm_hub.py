@@ -30,7 +30,7 @@ class IdentityTokenizer:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text. Raise InputError if it has words that should have been split into subwords."""
+        """Return the text unchanged. Raise InputError if it has words that should be split into subwords."""
         check_encoded(text, self.dictionary)
         return text
 
@@ -95,9 +95,9 @@ class MaskedLMHub(RobertaHubInterface):
     ) -> Any:
         """Compute the hidden states [B, T, C] of the input tokens after the last layer.
 
-        With ``return_all_hiddens``, return a list of the hidden states after every layer. With
-        ``return_packed``, also return the packed sequence P [B, L, C] after the last layer, and its padding
-        mask [B, L]. The mask is None if P has no padding.
+        With ``return_all_hiddens``, return a list: the hidden states before the first layer and after each
+        layer. With ``return_packed``, also return the packed sequence P [B, L, C] after the last layer, and
+        its padding mask [B, L]. The mask is None if P has no padding.
         """
         features, extra = self._run_model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -163,7 +163,7 @@ class MaskedLMHub(RobertaHubInterface):
         return sentences
 
     def _run_model(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        """Collate sentences into a batch, and return the model's output for it."""
+        """Collate sentences into a padded batch, and return the model's output for this batch."""
         batch = data_utils.collate_tokens(self._split_batch(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 

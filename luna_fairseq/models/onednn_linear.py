@@ -36,7 +36,7 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Return a copy of linear layers' parameters for oneDNN. None if oneDNN cannot be used.
+        """Copy the parameters of linear layers for oneDNN. Return None if oneDNN cannot be used.
 
         The parameters must be non-empty float32 tensors on a CPU, not created in inference mode.
         """
@@ -49,7 +49,7 @@ class WeightCopy:
         """Return True if the copy may be used in place of the layers' weights.
 
         x must be in float32 on a CPU, gradients must be disabled, and torch must not be capturing a graph.
-        The parameters must be unchanged since the copy was made. Changes of ``parameter.data`` are missed.
+        The parameters must be unchanged since the copy was made. Changes to ``parameter.data`` go undetected.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():
@@ -85,12 +85,12 @@ def _parameters(layers: Sequence[Any]) -> List[Tensor]:
 
 
 class _HoldsCopy(nn.Module):
-    """Base class that drops copied weights if a layer is trained, loaded, moved, copied or pickled."""
+    """Base class of layers that discard copied weights when trained, loaded, moved, copied or pickled."""
 
     copied: Optional[WeightCopy] = None
 
     def train(self, mode: bool = True) -> Any:
-        """Discard the layer's copy of its weight when training begins."""
+        """Set training or evaluation mode. In training mode, discard the layer's copy of its weight."""
         if mode:
             self.copied = None
         return super().train(mode)
@@ -133,11 +133,11 @@ class OneDnnLinear(_HoldsCopy):
         self.copy_weights()
 
     def copy_weights(self) -> None:
-        """Copy the current weight to the memory layout of oneDNN."""
+        """Copy the current weight and bias to the memory layout of oneDNN."""
         self.copied = WeightCopy.create([self])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to x [..., in_features], with the copied weight if possible."""
+        """Map x [..., in_features] to [..., out_features], with the copied weight if possible."""
         copied: Any = self.copied
         if LINEAR_FORMS.choose(copied, x, (self,)) == "onednn":
             return copied.multiply(x)

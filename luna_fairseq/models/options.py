@@ -90,7 +90,7 @@ class LayerOptions(FairseqDataclass):
 
 @dataclass
 class LunaOptions(LayerOptions):
-    """Options for the layers of every Luna model, such as the projections of pack and unpack attention."""
+    """Options for the layers of every Luna model: separate key and value projections, and torch.compile."""
 
     untie_luna_kv: bool = option(False, "use separate projections for keys and values")
     torch_compile: bool = option(

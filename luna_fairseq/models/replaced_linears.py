@@ -1,4 +1,4 @@
-"""Replacement of a model's linear layers with faster ones, in 8 bits or bfloat16, for decoding on a CPU."""
+"""Replacement of a model's linear layers with faster 8-bit or bfloat16 layers, for decoding on a CPU."""
 
 from typing import Callable, Optional, Sequence
 
@@ -26,7 +26,7 @@ class FusedProduct(FusedProjections):
 
 
 def replace_linears(model: nn.Module, build: Callable[[Tensor, Optional[Tensor]], nn.Module]) -> None:
-    """Replace every linear layer with ``build(weight, bias)``, for example with an 8-bit layer.
+    """Replace every linear layer of a model with ``build(weight, bias)``, for example an 8-bit layer.
 
     The input projections of causal attention are fused into one layer. Layers with hooks, and subclasses of
     ``nn.Linear``, are not replaced.

@@ -47,7 +47,7 @@ class PixelEmbedding(nn.Module):
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Return token indices [B, T] for pixel vectors [B, T, C], so that no pixel counts as padding."""
+        """Return token indices [B, T], none of which is padding, for pixel embeddings [B, T, C]."""
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
@@ -78,7 +78,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
         return x if self.normalize_before else self.final_layer_norm(x)
 
     def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
-        """Compute self-attention with the first ``num_outputs`` tokens of x [T, B, C] as queries."""
+        """Attend from the first ``num_outputs`` tokens of x [T, B, C] to all tokens, with the mask [B, T]."""
         attention, H = self.self_attn, self.self_attn.num_heads
         q = split_heads(attention.q_proj(x[:num_outputs]), H)
         projections = attention.k_proj, attention.v_proj
@@ -114,7 +114,7 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
     ) -> Dict[str, Any]:
         """Encode tokens [B, S], and return fairseq's dictionary of encoder outputs.
 
-        If ``num_outputs`` is given, the last layer computes the outputs of only that many leading tokens, and
+        If ``num_outputs`` is given, the last layer computes only the outputs of that many leading tokens, and
         the result has only the entries ``encoder_out`` and ``encoder_padding_mask``.
         """
         if num_outputs is None:

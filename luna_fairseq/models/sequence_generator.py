@@ -41,7 +41,7 @@ class EncodedBatch(NamedTuple):
     projections: Sequence[nn.Module]
 
     def find_columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of the log-probabilities that belong to ``tokens``, which must be candidates."""
+        """Convert dictionary indices of candidate tokens to columns of the log-probabilities."""
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class EncodedBatch(NamedTuple):
 
 
 class Ensemble(EnsembleModel):
-    """fairseq's ensemble of models. The output projections may be restricted to some target tokens.
+    """fairseq's ensemble of models, with output projections that may be restricted to candidate tokens.
 
     If ``needs_weights`` is True, attention weights over the source are returned. ``begin_from`` is a function
     that maps the number of hypotheses to the decoder state after earlier text. It is None if there is no
@@ -114,7 +114,7 @@ class Ensemble(EnsembleModel):
         incremental_states: List[Dict[str, Any]],
         temperature: float = 1.0,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Expand the result of :meth:`compute_lprobs` to [R, V]. Tokens that are not candidates get -inf."""
+        """Expand the result of :meth:`compute_lprobs` to [R, V], with -inf for non-candidate tokens."""
         lprobs, weights = self.compute_lprobs(tokens, encoded, incremental_states, temperature)
         if encoded.candidates is not None:
             size = len(self.single_model.decoder.dictionary)
@@ -126,7 +126,7 @@ class Ensemble(EnsembleModel):
 class RepeatBlock(NGramRepeatBlock):
     """Filter that prevents the repetition of n-grams (``--no-repeat-ngram-size``).
 
-    fairseq's own class compares the padding after unfinished hypotheses, and thus finds no repetition.
+    fairseq's own class compares trailing padding in place of the newest tokens, and thus finds no repetition.
     """
 
     def __init__(self, no_repeat_ngram_size: int):
@@ -214,7 +214,7 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 class Candidates(NamedTuple):
     """Best continuations of B sentences with K hypotheses each, at most 2 K per sentence, best first.
 
-    The fields [B, up to 2 K] are the scores, the last tokens, and the rows of the continued hypotheses.
+    The fields, all [B, n] with n <= 2 K, hold scores, last tokens, and the rows of the continued hypotheses.
     """
 
     scores: Tensor
@@ -232,9 +232,9 @@ class BatchSearch:
         bos_token: symbol before the first token (default: the end-of-sentence symbol).
 
     Attributes:
-        last: number of the step in which all hypotheses end.
-        tokens: symbol before the first token, and the tokens so far [R, last + 2].
-        scores: sums of log-probabilities up to each token [R, last + 1].
+        last: zero-based index of the last step, in which all remaining hypotheses end.
+        tokens: initial symbol and generated tokens [R, last + 2], padded on the right.
+        scores: cumulative log-probabilities [R, last + 1], one for each token so far.
         attention: attention weights [R, S, last + 2] over the source. None if the models return no weights.
     """
 
@@ -289,7 +289,7 @@ class BatchSearch:
         return self.hypotheses
 
     def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
-        """Return the columns of suppressed tokens in the log-probabilities. None if there are none."""
+        """Return the log-probability columns of suppressed tokens. None if no token is suppressed."""
         tokens = self.generator.token_indices_to_suppress
         if tokens is None:
             return None
@@ -313,7 +313,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Return the best continuations of each sentence, given log-probabilities [R, N] in a step."""
+        """Select the best continuations of each sentence, given the log-probabilities [R, N] of a step."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs
@@ -384,7 +384,7 @@ class BatchSearch:
         return ends
 
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
-        """Store the hypotheses that end among the best K continuations of each sentence as results.
+        """Store the hypotheses that end among the K best continuations of each sentence.
 
         ``ends`` is True at candidates that end a hypothesis. Return the indices of the sentences that are now
         finished, counted among the sentences still searched.
@@ -410,10 +410,10 @@ class BatchSearch:
         )
 
     def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
-        """Append the tokens of the best K unfinished continuations to the hypotheses, in place.
+        """Append the tokens of the K best unfinished continuations to the hypotheses, in place.
 
-        ``candidates`` are the best continuations of each sentence, ``ends`` is True at those that end a
-        hypothesis, and ``finished`` lists the sentences (by index) to remove from the search.
+        ``candidates`` are the best continuations of each sentence, ``ends`` is True at candidates that end a
+        hypothesis, and ``finished`` lists the indices of sentences to remove from the search.
         """
         K = self.beam_size
         if finished:
@@ -437,14 +437,14 @@ class BatchSearch:
 
 
 def remove_nan(lprobs: Tensor) -> Tensor:
-    """Replace NaN by -inf in log-probabilities, so that such tokens are never chosen."""
+    """Replace NaN with -inf in log-probabilities, so that such tokens are never chosen."""
     return lprobs.masked_fill(lprobs.isnan(), -math.inf)
 
 
 def find_largest(x: Tensor, k: int) -> Tuple[Tensor, Tensor]:
     """Return the k largest values of each row of x [R, N], in decreasing order, and their columns.
 
-    ``topk`` is slow for long rows on a CPU, so only the k blocks with the largest maxima are searched there.
+    On a CPU, where ``topk`` is slow for long rows, only the k blocks with the largest maxima are searched.
     """
     R, N = x.shape
     blocks = N // _BLOCK

@@ -37,7 +37,7 @@ class Shortlist:
 
     Attributes:
         table: indices of the candidates in the target dictionary, one row per piece of the source dictionary,
-            filled up with the padding index.
+            padded with the padding index.
         always: mask [V], True at special symbols and at the candidates for every sentence.
 
     Raises:
@@ -103,7 +103,7 @@ class Shortlist:
         return cls(lexicon.candidates, source, target)
 
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
-        """Return the sorted target indices that may translate the source ``tokens``.
+        """Return the sorted indices of target pieces that may translate the source ``tokens``.
 
         The result also contains the indices in ``extra``, such as forced prefix tokens. The search needs at
         least ``minimum`` indices to fill its beam. If there are fewer, the lowest missing indices are added.
@@ -127,7 +127,7 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
 
 
 class SelectedOutputs(nn.Module):
-    """Layer that computes all outputs of another layer, and returns those with the indices ``outputs``.
+    """Layer that computes all outputs of another layer, and returns those with the indices ``outputs`` [N].
 
     This class is used for layers with hooks or of an unknown class, whose weights cannot be selected.
     """
@@ -137,12 +137,12 @@ class SelectedOutputs(nn.Module):
         self.layer, self.outputs = layer, outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the selected outputs for x [..., in_features]."""
+        """Compute the selected outputs [..., N] for x [..., in_features]."""
         return self.layer(x).index_select(-1, self.outputs)
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer that computes only the outputs of an output projection whose indices are ``outputs``.
+    """Return a layer that computes only N outputs of an output projection, with the indices ``outputs`` [N].
 
     The layer has the class of the projection if the weights can be selected. Otherwise, it is a
     :class:`SelectedOutputs`.

@@ -27,7 +27,7 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """Return the number of tokens processed so far in each text of the batch."""
+        """Number of positions processed so far in each text of the batch, including padding."""
         return 0 if self.state is None else self.state.position
 
     def clear(self) -> None:
@@ -35,15 +35,15 @@ class Stream:
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store the decoder state after a segment. Gradients do not flow through it."""
+        """Store the decoder state after a segment, detached from the autograd graph."""
         self.state = state.detach()
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Run the decoder on the next segment of the text, and update the state. Return the decoder's output.
 
         The caller has shifted the tokens [batch size, length] right by one. The state after ``keep_after``
-        tokens is stored, and the next segment begins with the token that follows these. If ``keep_after`` is
-        None, the state after all tokens is stored. If it is 0, the state stays unchanged.
+        tokens is stored, and the next segment begins with the token that follows them. If ``keep_after`` is
+        None, the state after all tokens is stored. If ``keep_after`` is 0, the state stays unchanged.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -60,7 +60,7 @@ class Stream:
         return torch.cat([first, second], dim=1), extra
 
     def check(self, layers: int, batch_size: int) -> None:
-        """Raise InputError if the state belongs to a model with other layers, or to another batch size."""
+        """Raise InputError if the state has a different number of layers or a different batch size."""
         if self.state is None:
             return
         own_layers, own_batch = len(self.state.layers), self.state.count.size(0)
@@ -71,7 +71,7 @@ class Stream:
             )
 
     def repeat(self, hypotheses: int) -> Optional[DecoderState]:
-        """Return the state of a single text, repeated for each hypothesis. None if no text was read."""
+        """Return the state of a single text, repeated for each hypothesis. None before the first segment."""
         if self.state is None:
             return None
         self.check(len(self.state.layers), 1)

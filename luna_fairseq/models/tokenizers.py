@@ -42,7 +42,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for the first folder with SentencePiece or GPT-2 files, or {}."""
+    """Return fairseq's tokenizer options for the first folder with SentencePiece or GPT-2 files, or {}."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"

@@ -13,7 +13,7 @@ from luna_fairseq.ops.attention import is_recording_graph
 
 
 class Source(NamedTuple):
-    """Padding masks of a batch of B sequences, which all layers of an encoder or decoder use.
+    """Padding masks and sentence indices of B sequences, shared by all layers of an encoder or decoder.
 
     The packed sequence P of L rows attends to a context of S tokens: the input in an encoder, and the
     encoder's output in a decoder.
@@ -21,8 +21,8 @@ class Source(NamedTuple):
     Attributes:
         padding_mask: mask [B, S], True at padding of the context. None without padding.
         packed_padding_mask: mask [B, L], True at padded rows of P. None without padding.
-        sentence_numbers: one-based number [B, S] of the sentence to which each token of a document belongs.
-            Padding has 0. None if sentences are not numbered.
+        sentence_numbers: one-based index [B, S] of each token's sentence in its document, 0 at padding. None
+            if sentences are not numbered.
     """
 
     padding_mask: Optional[Tensor] = None
@@ -50,11 +50,11 @@ class Target(NamedTuple):
 class Geometry(NamedTuple):
     """Token positions, for attention modules whose weights depend on the distance between tokens.
 
-    Luna's own attention modules do not use positions. Subclasses that need positions define the types.
+    Luna's own attention modules do not use positions. Extensions that use positions define their types.
 
     Attributes:
-        context: positions in the context, which the packed sequence P attends to. All layers use them.
-        target: positions of the queries in the target.
+        context: positions of the context, the sequence that the packed sequence P attends to.
+        target: positions of the queries.
     """
 
     context: Any = None
@@ -62,7 +62,7 @@ class Geometry(NamedTuple):
 
 
 def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
-    """Return the padding mask [B, T] of token ids [B, T], or raise an InputError if there are no tokens."""
+    """Return the padding mask [B, T] of token ids [B, T], or raise an InputError if ``tokens`` is None."""
     if tokens is None:
         raise InputError("Expected tokens or a padding mask, got embeddings alone. Pass the padding mask too")
     return tokens.eq(padding_idx)
@@ -71,8 +71,8 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
 def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_padding: bool = True) -> Tensor:
     """Return the zero-based index [B, T] of each token in its sequence, not counting padding. 0 at padding.
 
-    If ``count`` [B] is given, the indices continue after this number of earlier tokens. If the caller knows
-    that there is no padding, ``has_padding=False`` saves operations.
+    If ``count`` [B] is given, the indices continue after this number of earlier tokens. Pass
+    ``has_padding=False`` to save operations if the mask is False everywhere.
 
     Example:
         >>> import torch
@@ -90,7 +90,7 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
 
 def can_branch_on_values(x: Tensor) -> bool:
-    """Return True if Python code may branch on the values of a tensor: on a CPU, and in eager mode.
+    """Return True if x is on a CPU and torch runs eagerly, so that Python code may branch on its values.
 
     Reading a value would wait for a GPU, and a captured graph would contain only one branch.
     """
@@ -98,9 +98,9 @@ def can_branch_on_values(x: Tensor) -> bool:
 
 
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
-    """Return None in place of a mask that is False everywhere, because attention is faster without a mask.
+    """Return the mask, or None if it is False everywhere, because attention is faster without a mask.
 
-    A mask on a GPU or in a captured graph is returned unchecked, because its values cannot be read cheaply.
+    A mask on a GPU or in a captured graph is always returned, because its values cannot be read cheaply.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -108,9 +108,9 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def length_range(lengths: Tensor, at_most: int) -> Tuple[int, int]:
-    """Return the shortest and the longest of the lengths [B], or (0, ``at_most``) if they are unknown.
+    """Return the minimum and maximum of ``lengths`` [B], or (0, ``at_most``) if the values are not read.
 
-    The lengths are unknown on a GPU, where reading is slow, in a captured graph, and if B is 0.
+    The values are not read on a GPU, where reading is slow, in a captured graph, and if B is 0.
     """
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.min()), int(lengths.max())

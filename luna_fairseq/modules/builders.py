@@ -11,14 +11,14 @@ from luna_fairseq.ops.dropout import dropout
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout module, using :func:`luna_fairseq.ops.dropout.dropout` to draw the masks."""
+    """Dropout module that draws its masks with :func:`luna_fairseq.ops.dropout.dropout`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p) if self.training and self.p > 0 else x
 
 
 def build_dropout(probability: float, owner: str) -> nn.Module:
-    """Build a dropout module. ``owner`` is ignored here. fairseq's dropout uses it as a name."""
+    """Build a dropout module. ``owner``, a name that only fairseq's dropout module needs, is ignored."""
     return Dropout(probability)
 
 
@@ -40,7 +40,7 @@ class Builders:
         linear: function that takes a new linear layer, and returns this layer or a replacement.
         layers: function ``(layers) -> module list`` that may wrap each layer. The layers are a generator, so
             that each layer is wrapped before the next one is built.
-        positions: function ``(options, padding_idx) -> position embedding``, or None for no positions.
+        positions: function ``(options, padding_idx) -> position embedding or None``.
         packed_positions: function ``(length, width) -> table [length, width]`` of the positions that are
             added to the packed sequence P.
     """

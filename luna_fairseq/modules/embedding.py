@@ -133,12 +133,11 @@ class PackedEmbedding(nn.Module):
         Args:
             lengths: number of tokens [B] in each of B sentences, including EOS.
             at_most: upper bound of the lengths, such as the padded length of the batch. None if no bound is
-                known. On a GPU, where inspecting the lengths would be slow, it replaces the longest length.
+                known. On a GPU, where reading the lengths is slow, this bound replaces the longest length.
 
         Returns:
-            Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The
-            mask is None if no row can be padding: with ``fix_length``, or if the lengths can be inspected and
-            are all at least L.
+            P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The mask is
+            None with ``fix_length``, or if the lengths are read and are all at least L.
         """
         L = self.weight.size(0)
         padding_mask = None

@@ -18,7 +18,7 @@ GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 
 def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
-    """Raise InputError unless the number of heads, called ``name`` in the message, divides the width."""
+    """Raise an InputError if ``num_heads``, called ``name`` in the message, does not divide ``embed_dim``."""
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(
             f"embedding width {embed_dim} is not divisible by {num_heads} {name}. Change one of the two"
@@ -62,14 +62,14 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the current dropout probability: 0 in evaluation mode, except with --retain-dropout."""
+    """Return the dropout probability: 0 in evaluation mode, except with fairseq's --retain-dropout."""
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
 def split_heads(x: Tensor, num_heads: int, num_sentences: Optional[int] = None) -> Tensor:
     """Split features [T, B, C] into heads [B, H, T, K].
 
-    If ``num_sentences`` is B, the n hypotheses of a sentence are joined: [T, B * n, C] to [B, H, n * T, K].
+    Given ``num_sentences`` = B, join the n hypotheses of each sentence: [T, B * n, C] to [B, H, n * T, K].
     """
     if num_sentences is None or num_sentences == x.size(1):
         return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
@@ -79,7 +79,7 @@ def split_heads(x: Tensor, num_heads: int, num_sentences: Optional[int] = None) 
 def merge_heads(x: Tensor, num_hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate heads [B, H, T, K] to features [T, B, C], the inverse of :func:`split_heads`.
 
-    If ``num_hypotheses`` is B * n, the hypotheses are separated again: [B, H, n * T, K] to [T, B * n, C].
+    Given ``num_hypotheses`` = B * n, separate the hypotheses: [B, H, n * T, K] to [T, B * n, C].
     """
     if num_hypotheses is None or num_hypotheses == x.size(0):
         return x.permute(2, 0, 1, 3).flatten(-2)
@@ -87,7 +87,7 @@ def merge_heads(x: Tensor, num_hypotheses: Optional[int] = None) -> Tensor:
 
 
 def join_hypotheses(x: Tensor, num_sentences: int) -> Tensor:
-    """Join the queries [T, B * n, C] of a sentence's hypotheses into one sequence [B, n * T, C].
+    """Join the queries of each sentence's n hypotheses into one sequence: [T, B * n, C] to [B, n * T, C].
 
     Attention is faster for one long sequence than for n sequences. If T is 1, no data is copied.
     """
@@ -96,21 +96,21 @@ def join_hypotheses(x: Tensor, num_sentences: int) -> Tensor:
 
 
 def separate_hypotheses(x: Tensor, num_hypotheses: int) -> Tensor:
-    """Convert the outputs [B, n * T, C] of joined hypotheses back to [T, B * n, C]."""
+    """Separate joined hypotheses: [B, n * T, C] to [T, B * n, C], the inverse of :func:`join_hypotheses`."""
     return x.reshape(num_hypotheses, -1, x.size(-1)).transpose(0, 1)
 
 
 def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
     """Project the packed sequence P [L, B, C], and split the result into heads [B, H, L, K].
 
-    If P is the same for all examples of the batch (stride 0), it is projected once and expanded.
+    If P is expanded over the batch, so that its stride is 0, it is projected only once.
     """
     x = packed[:, :1] if packed.stride(1) == 0 else packed
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 
 
 def hypotheses_per_sentence(num_hypotheses: int, num_sentences: int) -> int:
-    """Return the number of hypotheses per source sentence, which is 1 outside of beam search."""
+    """Return the number of hypotheses per sentence. Raise an InputError if it is not an integer."""
     if num_hypotheses % num_sentences:
         raise InputError(
             f"{num_hypotheses} hypotheses cannot belong to {num_sentences} sentences. "

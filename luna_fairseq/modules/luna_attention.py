@@ -50,8 +50,8 @@ class AttentionWeights(NamedTuple):
             compute pack attention.
         unpack: attention weights [B, H, T, L] of the queries over the rows of P. None if the queries do not
             attend to P.
-        read: combined weights [B, H, T, S] of each query over the context: through P, plus any direct
-            attention.
+        read: combined weights [B, H, T, S] of the queries over the context, the sum of attention through P
+            and any direct attention.
     """
 
     pack: Optional[Tensor]
@@ -85,9 +85,9 @@ class LunaAttention(ProjectingAttention):
         InputError: ``embed_dim`` is not a multiple of ``num_heads`` or of ``num_pack_heads``.
 
     Attributes:
-        watcher: callback used to log :meth:`weights`. None if nothing is logged. :meth:`pack` calls it with
-            this module and the keywords packed, context, source and geometry, :meth:`unpack` with query and
-            geometry.
+        watcher: callback used to log :meth:`weights`. None if nothing is logged. :meth:`pack` passes this
+            module and the keyword arguments packed, context, source and geometry. :meth:`unpack` passes this
+            module, query and geometry.
 
     Example:
         >>> import torch
@@ -179,7 +179,7 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Return the token positions that the attention weights depend on. By default, return None."""
+        """Return the token positions on which the attention weights depend. The default is None."""
         return None
 
     def pack(
@@ -223,8 +223,8 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute pack attention: the packed sequence P [L, B, C] attends to the context [S, B, C].
 
-        Return the packed context Y_P [L, B, C] and, with ``need_weights``, the pack weights [B, H, L, S],
-        else None.
+        Return the packed context Y_P [L, B, C], and the pack weights [B, H, L, S] (None if ``need_weights``
+        is False).
         """
         H = self.num_pack_heads
         q = project_packed(self.pack_q_proj, packed, H)
@@ -241,9 +241,9 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention. None means no bias.
+        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention. The default is None.
 
-        The default is None. Subclasses override this method to favour context tokens by their positions.
+        Subclasses override this method to weight context tokens by their positions.
         """
         return None
 
@@ -257,7 +257,7 @@ class LunaAttention(ProjectingAttention):
         """Project the packed context Y_P [L, B, C] to the keys and values [B, H, L, K] of unpack attention.
 
         A subclass may return another named tuple, for example with keys of the context's tokens. The first
-        dimension of all its tensors must be B.
+        dimension of every tensor in the tuple must be B.
 
         Args:
             packed_context: packed context Y_P [L, B, C].
@@ -269,11 +269,11 @@ class LunaAttention(ProjectingAttention):
         return PackedMemory(key, value, pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert the keys and values cached by :meth:`pack` to the form that is fastest for decoding.
+        """Optimize the keys and values cached by :meth:`pack` for decoding.
 
-        On a CPU and for a small batch, the keys are multiplied by the query projection and the values by the
-        output projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the
-        context. In all other cases ``memory`` is returned unchanged.
+        On a CPU and for a small batch, multiply the keys by the query projection and the values by the output
+        projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the context.
+        Otherwise return ``memory`` unchanged.
         """
         if not should_prepare(memory.key, (self.unpack_q_proj, self.out_proj)):
             return memory
@@ -291,17 +291,19 @@ class LunaAttention(ProjectingAttention):
         """Compute unpack attention: T queries attend to the packed context.
 
         Args:
-            query: queries X [T, B * n, C]. In beam search, n adjacent queries belong to the n hypotheses
-                (candidate translations) of each of B source sentences. Otherwise n is 1.
+            query: queries X [T, B * n, C] for B source sentences. In beam search, each sentence has n
+                adjacent hypotheses (candidate translations). Otherwise n is 1.
             memory: keys and values of the B sentences, returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
             geometry: token positions, if the weights depend on distance.
-            need_weights: also return the weights over the context. Raises InputError unless :meth:`pack` was
-                called with ``need_weights``.
+            need_weights: also return the weights over the context.
 
         Returns:
-            Output Y_X [T, B * n, C], and weights [H, B * n, T, S] of H heads over the S context tokens (None
-            if ``need_weights`` is False).
+            Output Y_X [T, B * n, C], and weights [H, B * n, T, S] over the context (None if ``need_weights``
+            is False).
+
+        Raises:
+            InputError: ``need_weights`` is True, but ``memory`` has no pack weights.
         """
         if self.watcher is not None:
             self.watcher(self, query=query, geometry=geometry)
@@ -340,17 +342,17 @@ class LunaAttention(ProjectingAttention):
     def attend_to_rows(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute unpack attention for queries that have already been projected and split into heads.
+        """Compute unpack attention for projected queries.
 
         Args:
-            q: projected queries [B, H, T, K].
+            q: projected queries [B, H, T, K], split into heads.
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of P.
             geometry: token positions, if the weights depend on distance.
-            need_weights: also return the weights.
+            need_weights: also return the unpack weights.
 
         Returns:
-            Output [B, H, T, K], and the weights (None if ``need_weights`` is False).
+            Output [B, H, T, K], and the unpack weights (None if ``need_weights`` is False).
         """
         bias = self.unpack_bias(memory, source, geometry) if self.needs_geometry else None
         dropout = dropout_probability(self.dropout_module)
@@ -361,16 +363,16 @@ class LunaAttention(ProjectingAttention):
         return output, ReadWeights(weights)
 
     def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
-        """Return the weights [B, H, T, S] of T queries over S context tokens, through P and directly.
+        """Return the combined weights [B, H, T, S] of the queries over the context tokens.
 
-        ``read`` holds the unpack weights. ``memory``, the result of :meth:`pack`, holds the pack weights.
+        ``read`` holds the unpack weights, and ``memory``, the result of :meth:`pack`, the pack weights.
         """
         return read.total(None if read.rows is None else self.saved_pack_weights(memory))
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention. None means no bias.
+        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention. The default is None.
 
-        The default is None. Subclasses override this method to favour rows of P by their positions.
+        Subclasses override this method to weight rows of P by their positions.
         """
         return None
 
@@ -389,7 +391,7 @@ class LunaAttention(ProjectingAttention):
         return key, split_heads(projections[1](x), num_heads) if self.untie_kv else key
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
-        """Return the key and value projections of pack or unpack attention, selected by ``step``.
+        """Return the key and value projections of pack or unpack attention.
 
         ``step`` is "pack" or "unpack". If ``untie_kv`` is False, the list holds one shared projection.
         """
@@ -405,10 +407,10 @@ class LunaAttention(ProjectingAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the pack and unpack attention weights, and their combined weights over the context.
+        """Compute the pack weights, the unpack weights, and the combined weights over the context.
 
-        :meth:`forward` describes the arguments. The naive implementation is used, which stores all weights,
-        so this method is meant for short inputs.
+        :meth:`forward` describes the arguments. Use this method for short inputs, because the naive
+        implementation stores all weights.
         """
         if geometry is None and self.needs_geometry:
             geometry = self.find_geometry(query, packed, context, source)
@@ -431,7 +433,7 @@ def require_pack_weights(memory: Any) -> None:
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the keyword arguments of :class:`LunaAttention` that the options determine."""
+    """Return the keyword arguments for building :class:`LunaAttention` with these options."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

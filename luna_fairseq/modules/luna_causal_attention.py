@@ -35,17 +35,17 @@ from luna_fairseq.ops.causal_luna.inputs import PACK_WEIGHT_FORMS, absorbed_pack
 
 
 def check_triton() -> None:
-    """Raise an InputError if the Triton kernels cannot run on this machine, before a model is built."""
+    """Raise an InputError if the Triton kernels cannot run on this machine."""
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}. Use auto")
 
 
 class FusedProjections(nn.Module):
-    """Base class of layers that compute several linear layers with the same input as a single product.
+    """Base class for computing several linear layers with the same input as one matrix product.
 
     Args:
-        layers: linear layers to compute together. They remain submodules of the attention module.
+        layers: linear layers to fuse. They remain submodules of the attention module.
     """
 
     def __init__(self, layers: Sequence[nn.Module]):
@@ -53,14 +53,14 @@ class FusedProjections(nn.Module):
         self.layers: Tuple[nn.Module, ...] = tuple(layers)  # torch does not register submodules in a tuple
 
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
-        """Return True if this layer can be called in place of ``layers``.
+        """Return True if this module can be called in place of ``layers``.
 
-        ``layers`` must be the fused layers, and have no hooks, because hooks would not run.
+        ``layers`` must be the fused layers, and must not have hooks, because hooks would not run.
         """
         return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
+        """Apply all layers to x [..., in_features], and concatenate the outputs along the last dimension."""
         raise NotImplementedError
 
 
@@ -68,9 +68,8 @@ class LunaCausalAttention(nn.Module):
     """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
     Each token attends to L vectors, one for each of the L rows of P. The vector of a row is a weighted sum
-    over the token itself and all earlier tokens, with weights that are computed from the similarity of row
-    and token. P itself is not updated. :meth:`read` projects P, and the result is passed to :meth:`forward`
-    with the queries.
+    over the token itself and all earlier tokens. The weights depend on the similarity of row and token. P
+    itself is not updated. :meth:`read` projects P, and :meth:`forward` takes the result and the queries.
 
     Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each. The
     hypotheses (candidate translations in beam search) of a sentence use the same P and are adjacent in the
@@ -87,8 +86,8 @@ class LunaCausalAttention(nn.Module):
         builders: functions that build dropout and linear layers (default: torch's).
 
     Attributes:
-        watcher: callback used to log :meth:`weights`. For whole sequences, :meth:`forward` calls it with
-            (attention, query, memory, key_padding_mask).
+        watcher: callback used to log :meth:`weights`, or None. For whole sequences, :meth:`forward` calls it
+            with this module, query, memory and key_padding_mask.
 
     Example:
         >>> import torch
@@ -130,9 +129,9 @@ class LunaCausalAttention(nn.Module):
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
-        """Project the packed sequence P [L, B, C] once. Every call of :meth:`forward` takes the result.
+        """Project the packed sequence P [L, B, C] for all calls of :meth:`forward`.
 
-        P is [L, 1, C] if all sequences use one P. ``packed_padding_mask`` [B, L] is True at padded rows.
+        P is [L, 1, C] if all sequences share it. ``packed_padding_mask`` [B, L] is True at padded rows.
         """
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
@@ -151,7 +150,7 @@ class LunaCausalAttention(nn.Module):
             query: input X [T, B * n, C], n hypotheses for each of B sentences.
             memory: packed sequence P of each of the B sentences, projected by :meth:`read`.
             state: state returned by the previous call. None at the beginning of the sequences.
-            key_padding_mask: boolean mask [B * n, T], True at padding on the left or right.
+            key_padding_mask: boolean mask [B * n, T], True at padding, which may be on the left or right.
             keep_state: return the state after position T (default: True if ``state`` is given).
             counts: numbers of tokens before and after this call, if a decoder has already computed them for
                 all layers.
@@ -209,11 +208,10 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor],
         counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute attention for T new positions from the state, the running sums over all earlier positions.
+        """Compute attention for T new positions, given the running sums over earlier positions in ``state``.
 
-        The query is [T, B * n, C]. ``pack_q`` is the projected P [B, H, L, K]. ``state`` is None if there are
-        no earlier positions. ``counts`` are the numbers of tokens so far. Return the output and the new
-        state.
+        The query is [T, B * n, C], and ``pack_q`` [B, H, L, K] the projected P. ``state`` is None if there
+        are no earlier positions. Return the output [T, B * n, C] and the new state.
         """
         if state is not None and state.steps is None and counts is None:
             raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
@@ -239,7 +237,7 @@ class LunaCausalAttention(nn.Module):
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights [B, H, T, L] of whole sequences without optimizations."""
+        """Compute the pack weights and unpack weights, each [B, H, T, L], with the naive implementation."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
         pack = self.dropout_module(pack_weights(memory.pack_q, pack_k, self.pack_activation))
@@ -247,7 +245,7 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the log decay per position as one negative number per head. None without decay.
+        """Return the log decay per position [H], a negative number for each head, or None for no decay.
 
         The contribution of a position is multiplied by ``exp(d * log_decay)`` after d more positions.
         """
@@ -279,7 +277,7 @@ class LunaCausalAttention(nn.Module):
 
 
 def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the keyword arguments of :class:`LunaCausalAttention` that the options determine."""
+    """Return the keyword arguments for building :class:`LunaCausalAttention` with these options."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

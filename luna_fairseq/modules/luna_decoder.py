@@ -65,23 +65,23 @@ class DecoderAttentions:
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
         """Build the cross-attention of one layer.
 
-        If no later layer uses this layer's P, ``update_packed`` is False, and pack attention may be omitted.
+        ``update_packed`` is False if no later layer uses the packed context of this layer.
         """
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the source positions that attention weights depend on, if ``needs_geometry`` is True.
+        """Compute the source positions on which attention weights depend, if ``needs_geometry`` is True.
 
-        The packed sequence P [L, B, C] (``packed``) attends to the encoder output [S, B, C] (``context``).
+        ``context`` [S, B, C] is the encoder output, to which the packed sequence P [L, B, C] attends.
         """
         raise NotImplementedError
 
     def find_target_geometry(
         self, target: Target, memory: DecoderMemory, dtype: torch.dtype, before: Any = None
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the target positions that attention weights depend on.
+        """Compute the target positions on which attention weights depend.
 
-        The decoder calls this once for a batch or decoding step, if ``needs_geometry`` is True.
+        The decoder calls this method once per batch or decoding step, if ``needs_geometry`` is True.
 
         Args:
             target: target tokens of this call, with their positions and padding mask.
@@ -91,7 +91,7 @@ class DecoderAttentions:
                 hypothesis, or None at the beginning of the target.
 
         Returns:
-            The positions and the state to pass to the next call. Each is None if not needed.
+            The positions, and the state to pass to the next call. Either is None if it is not needed.
         """
         raise NotImplementedError
 
@@ -178,8 +178,8 @@ class LunaDecoder(TokenEmbedding):
 
         Args:
             encoded: encoder output of B sentences. None if the decoder is a language model.
-            for_decoding: convert the memory to the form that is fastest for single tokens, except in the
-                layers of ``weights_of``.
+            for_decoding: optimize the memory for decoding single tokens, except in the layers of
+                ``weights_of``.
             weights_of: indices of the layers whose attention weights over the source may be requested in
                 :meth:`forward`.
             skipped: indices of layers to skip (LayerDrop). Their memory is None, so that :meth:`forward`
@@ -234,6 +234,10 @@ class LunaDecoder(TokenEmbedding):
         Returns:
             :class:`DecoderOutput` with output features [B * n, T, C], and the state after these tokens (None
             if ``keep_state`` is False).
+
+        Raises:
+            InputError: ``memory`` is None, ``state`` has another number of layers, or neither ``tokens`` nor
+                ``padding_mask`` was passed.
         """
         if memory is None:
             raise InputError("Expected the memory of the source, got None. Pass decoder.read(encoded)")

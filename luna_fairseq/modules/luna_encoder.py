@@ -17,15 +17,15 @@ class EncoderOutput(NamedTuple):
     """Output of an encoder, passed to a decoder.
 
     Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads. The last three fields
-    have one entry per layer application, and are empty if not requested. A stack that is applied several
-    times (``EncoderOptions.layer_repeats``) applies each layer several times.
+    have one entry per layer, in each repetition of the layers (``EncoderOptions.layer_repeats``). They are
+    empty if not requested.
 
     Attributes:
         x: output features [S, B, C].
         packed: P [L, B, C] after the last layer.
         source: padding masks of the output features and of P.
-        states: features [S, B, C], without the encoder's final layer norm. The input features come first.
-        packed_states: P [L, B, C], without its final layer norm. The initial P comes first.
+        states: input features [S, B, C], then the features after each layer, before the final layer norm.
+        packed_states: initial P [L, B, C], then P after each layer, before its final layer norm.
         weights: self-attention weights [H, B, S, S].
     """
 
@@ -39,10 +39,10 @@ class EncoderOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class EncoderAttentions:
-    """Factory that builds the attention modules of an encoder.
+    """Factory that builds the attention modules of an encoder, by default as in the Luna paper.
 
-    A subclass for another type of attention overrides :meth:`build_attention`. If the attention weights
-    depend on token positions, the subclass must also set ``needs_geometry`` and override
+    To build other modules, a subclass overrides :meth:`build_attention`. If the attention weights depend on
+    token positions, the subclass must also set ``needs_geometry`` and override
     :meth:`find_source_geometry`.
 
     Attributes:
@@ -57,9 +57,9 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions that attention weights depend on, if ``needs_geometry`` is True.
+        """Compute the token positions on which attention weights depend, if ``needs_geometry`` is True.
 
-        ``context`` is the input X [S, B, C] of the first layer, and ``packed`` its P [L, B, C].
+        ``context`` [S, B, C] is the input of the first layer, and ``packed`` [L, B, C] the initial P.
         """
         raise NotImplementedError
 

@@ -46,7 +46,7 @@ class LunaLayer(nn.Module):
         self.dropout_module = builders.dropout(options.dropout, self.dropout_name)
 
     def build_feed_forward(self, options: StackOptions, builders: Builders = TORCH) -> None:
-        """Build the feed-forward block."""
+        """Build the feed-forward block: two linear layers, an activation, dropout and a layer norm."""
         C = options.embed_dim
         self.activation_fn = options.activation_fn
         self.activation_dropout_module = builders.dropout(options.activation_dropout, self.dropout_name)
@@ -55,7 +55,7 @@ class LunaLayer(nn.Module):
         self.final_layer_norm: nn.Module = builders.norm(C)
 
     def build_packed_norm(self, width: int, update_packed: bool, has_norm: bool, builders: Builders) -> None:
-        """Set whether the layer returns an updated P, and build the layer norm of P if ``has_norm`` is True.
+        """Store whether the layer updates P, and build the layer norm of P if ``has_norm`` is True.
 
         A pre-norm layer normalizes the P that it reads, even if it does not update P.
         """
@@ -65,7 +65,7 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(width) if has_norm else None
 
     def block_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Return the input of a block, which a pre-norm layer normalizes unless ``norm`` is None."""
+        """Apply a block's layer norm to its input x if the layer is pre-norm and ``norm`` is not None."""
         return norm(x) if self.normalize_before and norm is not None else x
 
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class LunaLayer(nn.Module):
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
         """Return P for the next layer, the sum of P and Y_P [L, B, C], normalized in a post-norm layer.
 
-        Return None if P is not updated. The next layer then reads the initial P of the encoder or decoder.
+        Return None if the layer does not update P. The next layer then reads the initial P.
         """
         if packed_context is None or not self.update_packed:
             return None
@@ -177,14 +177,13 @@ class LunaEncoderLayer(LunaLayer):
 
 
 class Shared(NamedTuple):
-    """Values that are the same for all layers in one call of a decoder.
+    """Masks, positions and token counts that all layers share in one call of a decoder.
 
     Attributes:
         source: padding masks of the encoder output and of P.
         padding_mask: boolean mask [B * n, T], True at padding of the target.
         geometry: target positions, if attention weights depend on distance.
-        counts: numbers of target tokens before this call, and including this call. If they are given, each
-            layer returns its state.
+        counts: numbers of target tokens before and after this call. If given, each layer returns its state.
     """
 
     source: Source = NO_PADDING
@@ -197,7 +196,7 @@ NOTHING_SHARED = Shared()
 
 
 class CausalLayer(LunaLayer):
-    """Base class of the layers with causal self-attention, of a decoder and of a language model."""
+    """Base class of decoder layers and language model layers, with causal self-attention."""
 
     dropout_name = "LunaDecoderLayer"  # also in a language model, which is a decoder for fairseq
 
@@ -229,7 +228,7 @@ class LunaDecoderLayer(CausalLayer):
         options: decoder options.
         self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
         encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`.
-        update_packed: return an updated P for the next layer; False in the last layer.
+        update_packed: return an updated P for the next layer. False if no later layer uses it.
         builders: functions that build dropout and layer norms, and wrap linear layers (default: torch's).
 
     Example:
@@ -276,9 +275,10 @@ class LunaDecoderLayer(CausalLayer):
             context: encoder output [S, B, C].
             source: padding masks of the encoder output and of P.
             geometry: source positions, if attention weights depend on distance.
-            need_weights: also return what :meth:`forward` needs to return weights over the source.
-            for_decoding: convert the returned tensors to the form that is fastest for single tokens. Ignored
-                if ``need_weights`` is True, because that form does not provide weights.
+            need_weights: also cache the pack weights, so that :meth:`forward` can return weights over the
+                source.
+            for_decoding: optimize the cached tensors for decoding single tokens. Ignored with
+                ``need_weights``.
 
         Returns:
             P [L, B, C] for the next layer (None if the layer does not update P), and the tensors of the
@@ -307,7 +307,7 @@ class LunaDecoderLayer(CausalLayer):
             memory: tensors of the B source sentences, returned by :meth:`read`.
             state: state of self-attention after the earlier positions, or None at the beginning.
             shared: padding masks and other values that are the same for all layers.
-            need_weights: also return the weights over the source. Pass it to :meth:`read`, too.
+            need_weights: also return the weights over the source. Requires ``need_weights`` in :meth:`read`.
 
         Returns:
             Output X [T, B * n, C], the state after these positions (None unless ``shared.counts`` is given),
@@ -324,9 +324,9 @@ class LanguageModelLayer(CausalLayer):
     """Layer of a causal language model, which has a learned packed sequence P in place of a source.
 
     Args:
-        options: options of the decoder.
+        options: decoder options.
         self_attn: causal self-attention, which attends through P.
-        packed_embedding: learned vectors of P.
+        packed_embedding: embedding of the learned P.
         builders: functions that build dropout and layer norms, and wrap linear layers (default: torch's).
     """
 

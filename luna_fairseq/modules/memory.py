@@ -17,9 +17,9 @@ Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
-    """Apply a function to every tensor of a nested tuple. A tensor that occurs several times is mapped once.
+    """Apply a function to every tensor of a nested tuple, in order, and return the resulting nested tuple.
 
-    Values other than tensors and tuples are unchanged. The function is called in the order of the tuple.
+    The function is called once for a tensor that occurs several times. Other values are unchanged.
     """
     results: Dict[int, Tensor] = {}
 
@@ -39,7 +39,7 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
     """Return the distinct tensors of a nested tuple, and a function that rebuilds the tuple from new tensors.
 
-    The function takes equally many tensors, in the same order.
+    The function takes an iterable of equally many tensors, in the same order.
     """
     tensors: List[Tensor] = []
 
@@ -58,9 +58,9 @@ def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Te
 def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], *inputs: Any) -> Nested:
     """Call ``function(*inputs)`` through ``run``, where inputs and result are nested tuples of tensors.
 
-    ``run(function, *tensors)`` handles tensors only. An example is activation checkpointing, which would not
-    pass gradients to tensors within tuples. The function is called without ``run`` if gradients are disabled,
-    or if no tensor requires a gradient, because checkpointing would then stop parameter gradients, too.
+    ``run(function, *tensors)`` accepts tensors only. An example is activation checkpointing, which would not
+    pass gradients to tensors within tuples. ``function`` is called directly if gradients are disabled, or if
+    no input requires a gradient, because checkpointing would then block the gradients of parameters.
     """
     tensors, rebuild = flatten_tensors(inputs)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -102,9 +102,9 @@ class ReadWeights(NamedTuple):
     tokens: Optional[Tensor] = None
 
     def total(self, pack_weights: Optional[Tensor]) -> Any:
-        """Return the weights [B, H, T, S] over the tokens, both directly and through the rows of P.
+        """Return the weights [B, H, T, S] over the context, the sum of direct weights and weights through P.
 
-        ``pack_weights`` [B, H or 1, L, S] are the rows' weights over the tokens, ignored if ``rows`` is None.
+        ``pack_weights`` [B, H or 1, L, S] are the weights of the rows of P, ignored if ``rows`` is None.
         """
         if self.rows is None:
             return self.tokens
@@ -153,7 +153,7 @@ class DecoderMemory(NamedTuple):
     Attributes:
         layers: memory of each layer, from first to last. None for a layer that LayerDrop skips.
         source: padding masks of the encoder output and of P.
-        is_shared: True if the memory has batch size 1 and serves all sequences, as in a language model.
+        is_shared: True if all sequences share a memory of batch size 1, as in a language model.
     """
 
     layers: Tuple[Optional[LayerMemory], ...]
@@ -161,9 +161,9 @@ class DecoderMemory(NamedTuple):
     is_shared: bool = False
 
     def select_sources(self, sentences: Tensor) -> "DecoderMemory":
-        """Return the memory of the sentences with the given indices (a vector), in this order.
+        """Return the memory of the sentences selected by a vector of indices, in this order.
 
-        A memory that serves all sequences is returned unchanged.
+        A memory that all sequences share is returned unchanged.
         """
         if self.is_shared:
             return self
@@ -179,9 +179,9 @@ class DecoderState(NamedTuple):
 
     Attributes:
         layers: state of the causal self-attention of each layer, such as :class:`LunaCausalState`.
-        count: vector with the number of tokens decoded so far for each hypothesis, not counting padding.
+        count: vector with the number of tokens of each hypothesis so far, not counting padding.
         position: length of the decoded sequences so far, including padding.
-        target: named tuple with the target positions, for attention modules whose weights depend on distance.
+        target: named tuple with the target positions, if attention depends on distance, otherwise None.
 
     Example:
         >>> import torch
@@ -199,15 +199,15 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Return the state for beam search. Hypothesis i of the result continues hypothesis ``rows[i]``."""
+        """Reorder the state for beam search: hypothesis i of the result continues hypothesis ``rows[i]``."""
         return self.map(lambda x: x.index_select(0, rows))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "DecoderState":
-        """Return the state with a function applied to every tensor."""
+        """Return a new state with a function applied to every tensor."""
         return map_tensors(function, self)
 
     def to(self, device: torch.device) -> "DecoderState":
-        """Copy the state to a device."""
+        """Return the state with all tensors on the given device."""
         return self.map(lambda x: x.to(device))
 
     def detach(self) -> "DecoderState":

@@ -94,9 +94,9 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True if the encoder applies a layer norm to the packed sequence P after the last layer.
+        """True for a sentence encoder that applies a layer norm to the final packed sequence P.
 
-        A sentence encoder does, unless it repeats post-norm layers, which normalize P themselves.
+        False for a sentence encoder that repeats post-norm layers, which normalize P themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 
@@ -129,7 +129,7 @@ class DecoderOptions(StackOptions):
 
 
 def choose_positions(learned: bool, none: bool) -> str:
-    """Return the type of positions that two flags select: "none" if ``none``, "learned" or "sinusoidal"."""
+    """Return "none" if ``none`` is True, "learned" if only ``learned`` is True, otherwise "sinusoidal"."""
     if none:
         return NO_POSITIONS
     return LEARNED if learned else SINUSOIDAL
@@ -175,8 +175,8 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
 
     Args:
         options_class: :class:`EncoderOptions` or :class:`DecoderOptions`.
-        read: function that returns the value of an option of the configuration, given its name.
-        **given: options whose values the configuration does not determine.
+        read: function that returns the value of a configuration option, given its name.
+        **given: options that are not read from the configuration.
 
     Returns:
         An instance of ``options_class``.
@@ -195,7 +195,7 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
 
 
 def configuration_names(options_class: Any) -> Tuple[str, ...]:
-    """Return the names of all configuration options that :func:`options_from` reads.
+    """Return the names of the configuration options that :func:`options_from` reads for a class of options.
 
     ``options_class`` is :class:`EncoderOptions` or :class:`DecoderOptions`.
     """
@@ -204,7 +204,7 @@ def configuration_names(options_class: Any) -> Tuple[str, ...]:
 
 
 def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:
-    """Return the configuration options that determine the field ``name`` of an options class."""
+    """Return the names of the configuration options that determine the field ``name`` of an options class."""
     encodes = issubclass(options_class, EncoderOptions)
     words = {"side": "encoder", "text": "source"} if encodes else {"side": "decoder", "text": "target"}
     return tuple(source.format(**words) for source in CONFIGURATION[name])

@@ -1,4 +1,4 @@
-"""Position embeddings: sinusoidal or learned."""
+"""Sinusoidal and learned position embeddings. Shapes: batch size B, T tokens, width C."""
 
 import math
 from typing import Optional
@@ -11,9 +11,9 @@ from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, StackOptions
 
 
 def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return sinusoidal position embeddings of width C in fairseq's order, all sines before all cosines.
+    """Return sinusoidal embeddings [..., embed_dim] of the positions ``places`` [...], of any shape.
 
-    ``places`` holds positions in any shape [...], and the result is [..., C] in the data type ``dtype``.
+    All sines precede all cosines, as in fairseq.
 
     Example:
         >>> import torch
@@ -29,7 +29,7 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
 
 
 def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
-    """Return sinusoidal embeddings [length, C] for the positions 0 to ``length - 1``."""
+    """Return sinusoidal embeddings [length, embed_dim] of the positions 0 to ``length - 1``."""
     return sinusoids(torch.arange(length), embed_dim)
 
 
@@ -45,7 +45,7 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of ``positions`` [B, T]. Padding has zeros. ``end`` is ignored."""
+        """Return the embeddings [B, T, C] of ``positions`` [B, T], zero at padding. ``end`` is ignored."""
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
@@ -65,8 +65,8 @@ class LearnedPositions(nn.Embedding):
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return the embeddings [B, T, C] of ``positions`` [B, T].
 
-        ``end`` is the length of the longest sequence in the batch, including padding. Raise InputError if
-        ``end`` exceeds ``max_positions``.
+        Raise an InputError if ``end``, the length of the longest sequence including padding, exceeds
+        ``max_positions``.
         """
         if end > self.max_positions:
             raise InputError(
@@ -79,7 +79,7 @@ class LearnedPositions(nn.Embedding):
 def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
     """Build the position embedding that the options select. Return None if they select no positions.
 
-    Padding tokens have the position number ``padding_idx``.
+    Padding has the position ``padding_idx``.
     """
     if options.positions == NO_POSITIONS:
         return None

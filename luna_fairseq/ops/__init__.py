@@ -1,4 +1,4 @@
-"""Luna attention as functions on tensors, which require torch, but not fairseq.
+"""Luna attention as functions on tensors. They require torch, but not fairseq.
 
 ``luna_attention`` computes the softmax attention of Luna's pack and unpack steps. ``causal_luna`` computes
 the causal attention of the decoder. README.md in this folder has the formulas and compares the

@@ -46,7 +46,7 @@ def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Hea
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Return True if calling the layer runs hooks (its own or global), or a ``forward`` of this instance."""
+    """Return True if the layer has hooks or an instance attribute ``forward``, or if global hooks are set."""
     own = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     of_all = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
     of_all = of_all or torch_module._global_backward_hooks
@@ -59,7 +59,7 @@ def has_hooks(layer: nn.Module) -> bool:
 def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if calling the layer computes ``W x + b`` (or ``W x`` without a bias) and nothing else.
 
-    A class other than ``nn.Linear`` must itself set ``computes_plain_linear``, which is not inherited.
+    Classes other than ``nn.Linear`` must set ``computes_plain_linear``. Subclasses do not inherit it.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
@@ -74,8 +74,7 @@ def should_absorb(rows: Tensor, tokens: Tensor, projections: Sequence[nn.Module]
     """Return True if multiplying the rows by W^T is faster than projecting the tokens, and saves memory.
 
     The result depends on the shapes. Return False on a GPU, while torch captures a graph, for half precision,
-    if rows and tokens differ in dtype, and if a projection is not a plain linear layer with a bias. Only CPUs
-    were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward, torch 2.13).
+    if rows and tokens differ in dtype, and if a projection is not a plain linear layer with a bias.
 
     Args:
         rows: projected rows [B, H, L, K] of P.
@@ -146,7 +145,7 @@ def absorbed_unpack(
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
     """Compute the logits ``r . (W x + b) / sqrt(K)`` without projecting the tokens x [S, B, C].
 
-    ``rows`` holds r [B, H, L, K], and ``projection`` W and b by head. The result is [B, H, L, S].
+    ``rows`` [B, H, L, K] are the vectors r. ``projection`` holds W and b by head. The result is [B, H, L, S].
     """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
@@ -194,7 +193,7 @@ class AbsorbedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def attend(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
-        """Compute the unpack attention [B, T, C] of queries X [B, T, C] that have not been projected."""
+        """Compute unpack attention for unprojected queries X [B, T, C]. The output is [B, T, C]."""
         logits = torch.baddbmm(self.key_bias, query, self.key)
         weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)
         if dropout:
@@ -211,9 +210,8 @@ def absorb_projections(
 ) -> AbsorbedMemory:
     """Multiply keys by the query projection and values by the output projection.
 
-    This is done once per source, so that decoding steps need neither projection. ``k`` and ``v`` [B, H, L, K]
-    are the keys and values of the L rows of the packed context, for H heads of width K.
-    ``packed_padding_mask`` [B, L] is True at padded rows.
+    Decoding steps then need neither projection. ``k`` and ``v`` [B, H, L, K] are the keys and values of the L
+    rows of the packed context. ``packed_padding_mask`` [B, L] is True at padded rows.
     """
     key, key_bias = absorb_projection(k, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(v, output.weight)  # [B, H, L, C]
@@ -259,7 +257,7 @@ def should_prepare(key: Tensor, projections: Sequence[nn.Module]) -> bool:
     The projections are the query and output projections of unpack attention, which must be plain linear
     layers. The keys are [B, H, L, K] for B sources. The products must be at most half as large as the two
     matrices, so that a decoding step reads less memory. The result is False on a GPU and while torch captures
-    a graph. If an implementation is forced by name, only the type of the layers is checked.
+    a graph. If "prepared" is forced in ``UNPACK_FORMS``, only the layers are checked.
     """
     B, _, L, K = key.shape
     forced = UNPACK_FORMS.forced()

@@ -45,7 +45,7 @@ def naive_softmax_weights(
 def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Compute the softmax over the last dimension, with zero weight where the mask is True.
 
-    The weights sum to one, or are all zero if every key is masked.
+    ``mask`` broadcasts to the logits. The weights sum to one, or are all zero if every key is masked.
 
     Example:
         >>> import torch
@@ -97,9 +97,9 @@ def naive_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention naively, and also return the weights [B, H, T, S] before dropout.
+    """Compute softmax attention without optimizations, and return the output and the attention weights.
 
-    :func:`luna_attention` describes the arguments and their shapes.
+    :func:`luna_attention` describes the arguments. The weights [B, H, T, S] are returned before dropout.
 
     Example:
         >>> import torch
@@ -138,8 +138,7 @@ def luna_attention(
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding yields zeros.
         dropout: dropout probability of the attention weights. Pass 0 in evaluation mode.
         bias: bias term [B or 1, H or 1, T, S] added to the logits.
-        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the first implementation in this table
-            that is suitable for the inputs).
+        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the fastest for these inputs).
 
     Returns:
         The output [B, H, T, K].
@@ -175,14 +174,10 @@ def luna_attention(
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     """Return True if plain matrix products are faster than torch's fused attention.
 
-    Plain products are faster on a CPU, in float32 or float64, for at most 64 keys or, with a bias, if there
-    are at most 64 queries or at most 64 keys. The fused CPU kernel works on blocks of hundreds of keys, and
-    does not support gradients through a bias. With 16 keys, 1,000 queries and 1 to 32 examples, the fused
-    kernel reached 0.4 to 0.8 times the speed of plain products (forward and backward, 8 heads of width 64, 2
-    threads, torch 2.13).
-
-    In half precision on a CPU, the fused backward pass took 2 to 40 times as long as plain products, up to
-    256 queries or keys (Intel Xeon with AMX, torch 2.13). Without gradients, the fused kernel is faster.
+    Plain products are faster on a CPU, in float32 or float64, for at most 64 keys or, with a bias, for at
+    most 64 queries or 64 keys. The fused CPU kernel works on blocks of hundreds of keys, and does not support
+    gradients through a bias. In half precision, its backward pass is slower up to 256 queries or keys, and
+    its forward pass is faster.
     """
     if q.device.type != "cpu":
         return False
@@ -212,19 +207,15 @@ SOFTMAX_FORMS = FormTable(
 
 
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
-    """Return True while torch traces, compiles or exports a graph, and False while it runs eagerly.
+    """Return True while torch traces, compiles or exports a graph, and False in eager mode.
 
-    While torch captures a graph, code must not branch on tensor values. ``predicate`` is the name of the
-    function of ``torch.compiler`` to call. "is_exporting" (torch 2.7) is True under torch.export only. If
-    torch lacks the function, the result is True only while ``torch.jit`` traces.
+    ``predicate`` is the name of the function of ``torch.compiler`` to call: "is_compiling", or "is_exporting"
+    (torch 2.7) to ignore torch.compile. If torch lacks the function, only ``torch.jit.trace`` is detected.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())
 
 
 def is_eager_on_cpu(x: Tensor) -> bool:
-    """Return True if x is in float32 or float64 on a CPU and torch runs eagerly.
-
-    The implementations for CPUs were benchmarked only in this case.
-    """
+    """Return True if x is in float32 or float64 on a CPU and torch runs eagerly."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not is_recording_graph()

@@ -49,10 +49,10 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: floa
 
 
 class GlobalKeys(NamedTuple):
-    """Keys and values [B, H, m, K] that every position attends to, in addition to those in its window.
+    """Keys and values [B, H, m, K] that every position attends to, in addition to the keys in its window.
 
-    The mask broadcasts to [B, 1, T, m]. The mask is True if a query must not attend to the key, for example
-    because its window contains the key.
+    The mask broadcasts to [B, 1, T, m]. The mask is True if a query must not attend to a key, for example
+    because the key is already in its window.
     """
 
     k: Tensor
@@ -124,11 +124,11 @@ def make_window_mask(
 def partial_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Return softmax attention to a subset of the keys, and the log-sum-exp of the logits.
+    """Compute softmax attention to a subset of the keys, and the log-sum-exp of the logits.
 
-    The queries q [..., T, K] are already scaled. mask and bias broadcast to the logits [..., T, S] of S keys.
-    The mask is True at keys outside the subset. The output is [..., T, K], and the log-sum-exp [..., T, 1].
-    Both are in float32 or float64. :func:`merge_parts` merges the outputs for several subsets.
+    The queries q [..., T, K] are already scaled. k and v are [..., S, K]. mask and bias broadcast to the
+    logits [..., T, S]. The mask is True at keys outside the subset. The output is [..., T, K], and the
+    log-sum-exp [..., T, 1], both in float32 or float64. :func:`merge_parts` merges the results of subsets.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -143,10 +143,8 @@ def partial_attention(
 
 
 def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
-    """Combine attention to N disjoint subsets of the keys into attention to all keys.
+    """Merge :func:`partial_attention` over N disjoint subsets of the keys into attention to all keys.
 
-    ``log_sums`` [N, ..., T, 1] holds the log of the sum of the exponentials of each subset's logits. The
-    softmax of ``log_sums`` over the subsets gives the weights in the average of the ``outputs``
-    [N, ..., T, K].
+    Return the average of ``outputs`` [N, ..., T, K], weighted by the softmax of ``log_sums`` [N, ..., T, 1].
     """
     return (outputs * log_sums.softmax(dim=0)).sum(dim=0)

@@ -14,7 +14,7 @@ FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Choose the number of positions in a chunk for N heads with T feature vectors each, x [N, T, M].
+    """Choose the number of positions in a chunk for x [N, T, M], with M features at T positions of N heads.
 
     The whole sequence is one chunk (the result is T) if there would be at most two chunks.
 
@@ -32,9 +32,9 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 
 def chunk_slices(T: int, size: int) -> List[slice]:
-    """Return the position slices of consecutive chunks. Only the last chunk may be shorter than ``size``.
+    """Split T positions into slices of ``size`` consecutive positions. Only the last slice may be shorter.
 
-    An empty sequence has one empty chunk.
+    If T is 0, the list contains one empty slice.
 
     Example:
         >>> chunk_slices(10, size=4)
@@ -47,12 +47,11 @@ def chunk_slices(T: int, size: int) -> List[slice]:
 
 
 def write_chunk(results: Optional[Parts], parts: Parts, span: slice, T: int) -> Parts:
-    """Copy the results of one chunk into the results of the whole sequence of T positions, and return them.
+    """Copy the results of one chunk into ``results``, which cover all T positions, and return ``results``.
 
-    ``parts`` is a named tuple of the chunk's results [N, c, D], or None, at the c positions ``span``, for N
-    heads and any width D. If ``results`` is None, at the first call, the results are allocated in the memory
-    layout [T, N, D], so that the projections that follow need no copy. If one chunk is the whole sequence,
-    ``parts`` is returned.
+    ``parts`` is a named tuple of tensors [N, c, D] or None, for the c positions ``span``, N heads and any
+    width D. If ``results`` is None, tensors [N, T, D] are allocated. T is their outermost dimension in
+    memory, so that later projections need no copy. If the chunk is the whole sequence, return ``parts``.
     """
     if span.stop - span.start == T:
         return parts

@@ -1,8 +1,8 @@
 """Dropout with masks that are drawn quickly on any CPU.
 
 On a CPU, torch draws masks in parallel only with Intel's MKL on Intel CPUs. On other CPUs, it computes one
-random number after the other, which takes 12 ns for each element on an AMD EPYC. Here, each random number of
-64 bits decides about four elements.
+random number after the other, which takes 12 ns for each element on an AMD EPYC. Here, each 64-bit random
+number determines the masks of four elements.
 """
 
 import torch

@@ -42,7 +42,7 @@ def never(*inputs: Any) -> bool:
 
 
 class FormTable:
-    """Equivalent implementations of one operation ("forms"), in the order in which conditions are tried.
+    """Table of equivalent implementations of one operation ("forms"), whose conditions are tried in order.
 
     Example:
         >>> from luna_fairseq.ops.attention import SOFTMAX_FORMS
@@ -59,15 +59,15 @@ class FormTable:
         self._taken: Optional[List[str]] = None
 
     def forced(self) -> Optional[str]:
-        """Return the name of the implementation selected with :meth:`force`. None if no name was selected."""
+        """Return the name of the implementation selected with :meth:`force`, or None."""
         return None if self._forced is None else self._forced.name
 
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the implementation to use for these inputs.
 
-        If ``form`` is given, it is returned unchecked, and the implementation itself must reject unsupported
-        inputs. Otherwise, a name given to :meth:`force` is returned if that implementation supports the
-        inputs. By default, the first implementation whose condition holds is chosen. Raise ValueError if no
+        If ``form`` is given, it is returned even if it does not support the inputs. Otherwise, the
+        implementation selected with :meth:`force` is chosen if it supports the inputs. By default, the first
+        implementation whose condition holds is chosen. Raise ValueError if ``form`` is unknown or no
         condition holds.
         """
         if form is not None:
@@ -86,7 +86,7 @@ class FormTable:
         return name
 
     def find(self, name: str) -> Form:
-        """Return the implementation with this name. Raise ValueError if there is none."""
+        """Return the implementation with the given name. Raise ValueError if the name is unknown."""
         for form in self.forms:
             if form.name == name:
                 return form

@@ -8,7 +8,7 @@ The formulas below define update t of one parameter tensor ``p`` with gradient `
 
     a = (1 - beta) / (1 - beta**t)
     y = g - m                                        m: moving average of gradients, before this update
-    n = ||d||_4 + e                                  d: the previous direction; e = eps / sigma | eps
+    n = ||d||_4 + e                                  d: direction of the previous update; e: see D
     u = d / n
     B = B - (a * <y / n, u> + <B, u**2>) * u**2      B: diagonal approximation of the Hessian
     m = m + a * y
@@ -112,8 +112,8 @@ class Apollo(Optimizer):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Add a parameter group, which may override any option of the optimizer.
 
-        If a hyperparameter is out of range, or a parameter is not a real floating-point tensor, the group is
-        not added.
+        Raises InputError, without adding the group, if a hyperparameter is out of range or a parameter is not
+        a real floating-point tensor.
         """
         group = {**self.defaults, **param_group}
         _check_hyperparameters(group)
@@ -160,7 +160,7 @@ class Apollo(Optimizer):
                 hook.remove()
 
     def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
-        """Restore the saved state of float16 and bfloat16 parameters, which torch has rounded."""
+        """Copy the saved state of float16 and bfloat16 parameters in float32, because torch rounded it."""
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
         for key, p in zip(saved_keys, params):
@@ -211,7 +211,7 @@ class Apollo(Optimizer):
     def _update_bucket(
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
-        """Update, in place, parameters of one group that share device, dtype and step count."""
+        """Update parameters of one group in place. The parameters share device, dtype and step count."""
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
         update = blocked_update if is_default and device.type == "cpu" else single_tensor_update

@@ -15,9 +15,9 @@ SMALL_TENSOR = 1 << 16
 def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     """Update one parameter tensor and its state in place, block by block, to reduce memory traffic.
 
-    The arguments are the same as for :func:`single_tensor_update`, and the result is the same up to rounding.
-    There are two passes over the tensors. A third pass is needed if ``weight_decay_type`` is "stable", which
-    depends on the mean curvature.
+    ``tensors`` are p, g, m, hessian and d of :func:`single_tensor_update`, all of the same shape. The result
+    is equal up to rounding. The update makes two passes over the tensors, or three if ``weight_decay_type``
+    is "stable", which depends on the mean curvature.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)

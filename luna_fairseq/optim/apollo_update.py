@@ -15,10 +15,10 @@ from torch import Tensor
 def single_tensor_update(
     p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """Update one parameter p and its state, given the gradient g. Faster functions must agree with this one.
+    """Update one parameter ``p`` and its state in place, given the gradient ``g`` of the same shape.
 
-    ``m`` is the moving average of gradients, and ``hessian`` the diagonal approximation of the Hessian. ``d``
-    is the direction of the previous update, and is overwritten with the new direction.
+    ``m`` is the moving average of gradients, ``hessian`` the diagonal approximation of the Hessian, and ``d``
+    the last update's direction, which the new direction replaces. Faster functions must match this one.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -56,7 +56,7 @@ def multi_tensor_update(
 ) -> None:
     """Update a list of parameters and their states in place with torch's foreach operations.
 
-    Each argument is a list of the arguments of :func:`single_tensor_update`. No operation waits for the GPU.
+    The lists hold p, g, m, hessian and d of :func:`single_tensor_update`. No operation waits for the GPU.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]

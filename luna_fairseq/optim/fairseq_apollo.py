@@ -106,7 +106,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """True if :meth:`step` clips each gradient, False if the trainer clips all of them together."""
+        """True if :meth:`step` clips the norm of each gradient, False if the trainer clips the total norm."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
@@ -122,9 +122,9 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state, but keep this run's hyperparameters, except for the learning rate.
+        """Load the optimizer state and the learning rate, but keep this run's other hyperparameters.
 
-        fairseq itself would take all hyperparameters from the checkpoint.
+        ``optimizer_overrides`` takes precedence. Raises InputError if the state does not fit the parameters.
         """
         try:
             super().load_state_dict(state_dict, optimizer_overrides)

@@ -91,7 +91,7 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the schedule's options to a parser. Unlike fairseq's, ``--milestones`` takes several values."""
+        """Add the schedule's options to a parser. ``--milestones`` takes one or more integers."""
         parser.add_argument(
             "--milestones",
             nargs="+",

@@ -1,4 +1,4 @@
-"""Milestone learning-rate schedule: linear warm-up, then a rate that changes only at milestones, by a factor.
+"""Milestone learning-rate schedule: linear warm-up, then a rate that is reduced at each milestone.
 
 The translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna use this schedule, with
 milestones 300,000 and 450,000 of 500,000 updates. The rate depends only on the number of completed updates. A
@@ -17,7 +17,7 @@ def milestone_lr(
     milestones: Sequence[int] = (),
     lr_decay_rate: float = 0.1,
 ) -> float:
-    """Compute the learning rate of the next update.
+    """Compute the learning rate of the next update under the milestone schedule.
 
     Args:
         num_updates: number of completed updates, at least 0.

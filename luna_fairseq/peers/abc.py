@@ -53,10 +53,10 @@ class BoundedMemoryAttention(PeerAttention):
             return chunk_causal_linear(weights, alpha, v)
 
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
-        """Compute the attention weights of memory slots, which hold weighted sums of keys and values.
+        """Compute the weights [B, H, T, n] by which attention multiplies the value sums of n memory slots.
 
-        ``logits`` [B, H, T, n] are the products of queries and key sums for n slots. ``total`` [B, H, T, n]
-        are the sums of the weights with which tokens were added to the slots.
+        ``logits`` [B, H, T, n] are the dot products of the queries with the key sums of the slots. Key and
+        value sums are normalized by ``total`` [B, H, T, n], the sum of the token weights in each slot.
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
@@ -65,10 +65,10 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Compute causal attention for new positions, given the memory slots filled by earlier positions.
+        """Compute causal attention for T new positions, given the memory slots after all earlier positions.
 
-        The state holds the sums ``keys`` and ``values`` of n memory slots, and ``alpha`` [B, H, 1, n], the
-        sums of the weights with which tokens were added to the slots. Return the output and the new state.
+        The state holds the weighted sums ``keys`` and ``values`` of n slots, and ``alpha`` [B, H, 1, n], the
+        sum of the token weights in each slot. Return the output [B, H, T, K] and the new state.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -109,16 +109,16 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the weights exp(control) [B, H, T, n] with which T tokens are added to n memory slots.
+    """Compute the weights [B, H, T, n] of T tokens in n memory slots: exp(control), 0 at padding.
 
-    The weights are 0 at padding, and in float32 or higher precision.
+    ``control`` is clamped to [-32, 32]. The weights have float32 or higher precision.
     """
     control = control.to(torch.promote_types(control.dtype, torch.float32))
     return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding_mask)
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the means [B, H, n, K] of keys and of values in n slots, weighted by alpha [B, H, T, n]."""
+    """Return the mean keys and mean values [B, H, n, K] of n memory slots, weighted by alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

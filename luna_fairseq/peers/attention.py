@@ -38,12 +38,12 @@ KeyMask = Union[Tensor, Tuple[Optional[Tensor], ...]]
 def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[Tensor], State]:
     """Split the mask argument of cross-attention into the padding mask and the positions of target tokens.
 
-    The positions are for a diagonal prior, a bias toward source tokens at a similar relative position.
-    fairseq's decoder layer passes only the mask on to cross-attention, so the mask and the positions are
-    passed as one tuple.
+    ``key_padding_mask`` is a padding mask [B, S], or a tuple of this mask and the positions and origins
+    [B, T] of target tokens. The positions are for a diagonal prior, a bias toward source tokens near an
+    expected position. :class:`luna_fairseq.anchored.geometry.TargetPlaces` describes them.
 
-    Return the padding mask (or None), and a dictionary of the positions with the keys ``target_place`` and
-    ``target_origin`` (:class:`luna_fairseq.anchored.geometry.TargetPlaces`), empty without positions.
+    Return the padding mask (or None), and a dictionary of the positions and origins that are not None, with
+    the keys ``target_place`` and ``target_origin``.
     """
     names = ("target_place", "target_origin")
     mask, *places = key_padding_mask if isinstance(key_padding_mask, tuple) else (key_padding_mask,)
@@ -117,7 +117,7 @@ class PeerAttention(ProjectingAttention):
     # Methods that subclasses override
 
     def build(self, options: Any) -> None:
-        """Create parameters in addition to the projections, from the options. By default, create none."""
+        """Create the parameters that the options require besides the projections. By default, create none."""
 
     def project(self, x: Tensor) -> Parts:
         """Project an input [T, B, C] to the tensors that :meth:`attend` takes.
@@ -134,7 +134,7 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output of :meth:`attend` by the formula of the paper, in quadratic time."""
+        """Compute the output of :meth:`attend` directly from its formula, without dropout, as a reference."""
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
@@ -145,9 +145,9 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute a dictionary of the tensors [B, ...] that all decoding steps for a context share.
+        """Return a dictionary of the tensors [B, ...] of a context that all decoding steps share.
 
-        ``parts`` are the tensors that :meth:`project_context` returns.
+        ``parts`` are the tensors that :meth:`project_context` returns. ``padding_mask`` [B, S] may be None.
         """
         raise NotImplementedError
 
@@ -156,7 +156,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute cross-attention from a decoder input [T, B, C] to the context cached in ``memory``.
 
-        Return the output [B, H, T, K], and the weights [B, H, T, S] if needed and available, else None.
+        Return the output [B, H, T, K] and the weights [B, H, T, S]. The weights are None if they are not
+        requested or not available.
         """
         raise NotImplementedError
 
@@ -191,13 +192,13 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return a mask [T, T] for x [B, H, T, K], True at later keys. None if attention is not causal."""
+        """Return a mask [T, T] for x [B, H, T, K], True at later keys, or None if attention is not causal."""
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
     @property
     def dropout(self) -> float:
-        """Return the current dropout probability of attention weights, which is 0 in evaluation mode."""
+        """Current dropout probability of the attention weights. It is 0 in evaluation mode."""
         return dropout_probability(self.dropout_module)
 
     def forward(
@@ -217,7 +218,7 @@ class PeerAttention(ProjectingAttention):
         The query [T, B, C] has only the new positions if ``incremental_state`` is given. ``key`` is the
         context [S, B, C] of cross-attention. ``key`` is ignored in self-attention, and if
         ``incremental_state`` already stores the context. ``key_padding_mask`` is a mask [B, S], or a tuple of
-        this mask and the target places of a diagonal prior (:func:`split_target_places`). ``value``,
+        this mask and the target positions for a diagonal prior (:func:`split_target_places`). ``value``,
         ``static_kv`` and ``attn_mask`` are ignored.
 
         Return the output [T, B, C] and the attention weights. The weights are [B, T, S], or [H, B, T, S] with
@@ -287,7 +288,7 @@ class PeerAttention(ProjectingAttention):
         return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
-        """Return {}. fairseq's decoder layer calls this method, but ignores the result."""
+        """Return an empty dictionary. fairseq's decoder layer calls this method, but ignores the result."""
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:

@@ -31,9 +31,10 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return fixed random scores [blocks, blocks] for all pairs of a query block and a key block.
+        """Return fixed random scores [blocks, blocks] of all (query block, key block) pairs.
 
-        A query block attends to the key blocks with the highest scores. Scores do not depend on ``blocks``.
+        A query block attends to the key blocks with the highest scores. The score of a pair does not
+        depend on the number of blocks in the sequence.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
@@ -42,8 +43,8 @@ class BigBirdAttention(PeerAttention):
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
         """Choose the m key blocks that each query block attends to: window, global and random blocks.
 
-        Return the key block indices [B, blocks, m], and a mask that is True at unused entries: blocks beyond
-        an end of the sequence, random blocks that contain only padding, and repeated blocks.
+        Return the key block indices [B, blocks, m], and a mask of the same shape, True at entries to ignore:
+        blocks beyond the ends of the sequence, random blocks of padding only, and repeated blocks.
         """
         padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
         empty = padding_blocks.all(dim=3).flatten(1)  # [B, blocks]

@@ -26,7 +26,7 @@ POOL = 2
 
 
 class ConvLinformerAttention(PeerAttention):
-    """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to a shortened sequence of keys."""
+    """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to convolved keys and values."""
 
     name = "conv_linformer"
     forms = (BIDIRECTIONAL,)

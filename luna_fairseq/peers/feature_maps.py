@@ -54,15 +54,15 @@ class FeatureMapAttention(PeerAttention):
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Divide weighted sums of values by the sum of the weights, the last column of ``sums`` [..., K + 1].
 
-        The divisor is at least :meth:`least_divisor`, which is called with ``total``.
+        The divisor is clamped to at least ``least_divisor(sums, *total)``. The result is [..., K].
         """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the value to which the sum of the weights is clamped from below before division.
+        """Return the lower bound of the divisor in :meth:`divide`, by default a tiny constant.
 
-        The default is a tiny constant. ``total`` is the number of keys [B, 1, 1, 1] or, in causal attention,
-        the result of :meth:`weight_totals`.
+        ``total`` is the number of keys [B, 1, 1, 1] or, in causal attention, the result of
+        :meth:`weight_totals`.
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -79,9 +79,9 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return a tuple with the tensor that :meth:`least_divisor` takes as ``total``, by default ().
+        """Return the ``total`` argument of :meth:`least_divisor` as a tuple, which is empty by default.
 
-        ``before`` [B, 1 or H, 1, 1] is this tensor at the last earlier position, or None at the start.
+        ``before`` [B, 1 or H, 1, 1] is the total at the last earlier position, or None at the start.
         """
         return ()
 
@@ -123,7 +123,7 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Return the sums over all keys, and the number of keys, as a dictionary for :meth:`_weighted_mean`.
+        """Compute the sums over all keys and the number of keys, as a dictionary.
 
         ``sums`` [B, H, M, K + 1] holds the products of M features and values and, in the last column, the sum
         of the features. ``total`` [B, 1, 1, 1] is the number of keys without padding.
@@ -133,7 +133,7 @@ class FeatureMapAttention(PeerAttention):
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Return the mean of the values [B, H, T, K], weighted by kernel attention, given the key sums."""
+        """Compute the output [B, H, T, K] of kernel attention, given the key sums of :meth:`_sum_keys`."""
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
@@ -148,13 +148,13 @@ class FeatureMapAttention(PeerAttention):
 
 
 def append_ones(v: Tensor) -> Tensor:
-    """Append a column of ones to values v, so that a weighted sum also yields the sum of the weights."""
+    """Append a column of ones to v [..., K], so that a weighted sum of v includes the sum of the weights."""
     dtype = torch.promote_types(v.dtype, torch.float32)
     return torch.cat([v.to(dtype), v.new_ones((), dtype=dtype).expand(*v.shape[:-1], 1)], dim=-1)
 
 
 def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
-    """Average values v [..., S, K] with ``weights`` [..., T, S]. The mean is 0 if all weights are 0."""
+    """Return the means [..., T, K] of v [..., S, K] with weights [..., T, S], or 0 if all weights are 0."""
     return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 

@@ -47,7 +47,7 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply the block to x [T, B, C], where T is at most ``longest``. The result has the same shape."""
+        """Apply the block to x [T, B, C], with T at most ``longest``. ``padding_mask`` is [B, T] or None."""
         T = x.size(0)
         if T > self.longest:
             raise InputError(

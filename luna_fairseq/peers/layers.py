@@ -46,7 +46,7 @@ class PeerEncoderLayer(TransformerSequenceLayer):
         self.self_attn = build_layer_attention(cfg, cfg.attention, BIDIRECTIONAL)
 
     def attend(self, x: Tensor, padding_mask: Optional[Tensor], num_outputs: int) -> Tensor:
-        """Compute self-attention of all tokens, and return the outputs of the first ``num_outputs``."""
+        """Compute self-attention for x [T, B, C], and return the first ``num_outputs`` of the T outputs."""
         return self.self_attn(x, x, x, padding_mask)[0][:num_outputs]
 
 
@@ -80,7 +80,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's Transformer decoder layer, with the attention mechanisms selected by the options."""
+    """fairseq's Transformer decoder layer, with the attention mechanisms selected in ``cfg``."""
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
@@ -106,7 +106,7 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch. The output also contains ``src_tokens``, which ``--diagonal-prior`` needs."""
+        """Encode tokens [B, S]. The output also contains ``src_tokens``, which ``--diagonal-prior`` needs."""
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
@@ -136,10 +136,10 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute the hidden states before the output projection, and fairseq's dictionary of extra outputs.
+        """Compute the hidden states [B, T, C] before the output projection, and fairseq's extra outputs.
 
-        With ``--diagonal-prior`` (a bias toward source tokens at a similar relative position),
-        cross-attention receives the target positions in a tuple with the padding mask. Raises InputError if
+        With ``--diagonal-prior`` (a bias toward source tokens near an expected position), cross-attention
+        receives the target positions in a tuple with the padding mask. Raises InputError if
         ``full_context_alignment`` is True.
         """
         if full_context_alignment:

@@ -47,12 +47,12 @@ class LinformerAttention(PeerAttention):
             nn.init.normal_(parameter, std=self.max_positions**-0.5)
 
     def share_projections(self, first: "LinformerAttention") -> None:
-        """Use the first layer's projection along the length, if ``--linformer-sharing`` is "layerwise"."""
+        """Use the length projection of the ``first`` layer if ``--linformer-sharing`` is "layerwise"."""
         if self.sharing == "layerwise":
             self.length_proj = first.length_proj
 
     def shorten(self, x: Tensor, index: int, padding_mask: Optional[Tensor]) -> Tensor:
-        """Project keys (``index`` 0) or values (1) [B, H, T, K] to the length ``--linformer-k``."""
+        """Project x [B, H, T, K], keys (``index`` 0) or values (1), from T to ``--linformer-k`` positions."""
         T = x.size(2)
         self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)

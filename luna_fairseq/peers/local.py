@@ -56,10 +56,11 @@ class LocalAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Compute causal attention for new positions, given the last w positions, where w is the window.
+        """Compute causal attention for T new positions, given the last w positions, where w is the window.
 
         The state holds the keys ``k`` and values ``v`` of these w positions, their ``positions``, a mask
-        ``real`` that is nonzero at tokens, and the ``count`` of tokens so far.
+        ``real`` that is nonzero at tokens, and the ``count`` of tokens so far. Return the output [B, H, T, K]
+        and the new state.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()

@@ -131,7 +131,7 @@ class PeerRoberta(SentenceModel):
 class PeerClassifier(LunaClassifier):
     """Classifier for Long Range Arena, with the attention mechanism selected by ``--attention``.
 
-    Except for the attention, the model is the Transformer ``transformer_lra_<task>``.
+    Apart from its attention, the model is the same as ``transformer_lra_<task>``.
     """
 
     @classmethod

@@ -43,7 +43,7 @@ class DotScore(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
         """Compute the scores [B, T, S] of all pairs of T decoder states and S source tokens.
 
-        ``keys`` are from :meth:`compute_keys`. ``positions`` [B, S] are the token indices, without padding.
+        ``keys`` come from :meth:`compute_keys`. ``positions`` [B, S] are token indices, not counting padding.
         """
         return query @ keys.transpose(1, 2)
 
@@ -189,11 +189,11 @@ class RecurrentAttention(nn.Module):
     def forward(
         self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the contexts [B, T, M] and the weights [B, T, S]. Weights outside the window are 0.
+        """Compute the contexts [B, T, M] and the attention weights [B, T, S].
 
-        ``padding_mask`` [B, S] is True at padding, on either side, where weights are 0 as well. ``keys`` is
-        the result of :meth:`compute_keys`. Monotonic attention also needs ``first``, the position of the
-        first decoder state.
+        Weights are 0 outside the window and where ``padding_mask`` [B, S] is True. Padding may be on either
+        side. ``keys`` come from :meth:`compute_keys`. Monotonic attention also needs ``first``, the position
+        of the first decoder state.
         """
         positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, undefined at padding
         scores = self.score(query, keys, positions)
@@ -211,7 +211,7 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute window centres [B, T, 1] of decoder states, for sources of ``lengths`` [B, 1, 1] tokens."""
+        """Compute the window centres [B, T, 1] of T queries, for sources of ``lengths`` [B, 1, 1] tokens."""
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

@@ -86,11 +86,11 @@ class ReformerAttention(PeerAttention):
     def attend_sorted(
         self, qk: Tensor, v: Tensor, codes: Tensor, order: Tensor, r: int
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the attention of hashing round r, on positions sorted by bucket and split into blocks.
+        """Compute the attention of hashing round r, with positions sorted by bucket and split into blocks.
 
-        The keys of a query are in its own block and in the neighbouring blocks. ``qk`` [B, H, T, K] holds the
+        A query attends to keys in its own block and in the neighbouring blocks. ``qk`` [B, H, T, K] holds the
         vectors that are both queries and keys, and ``order`` [B, H, T] the positions in sorted order.
-        ``codes`` [B, H, rounds, T] (:meth:`compute_distances`) show in how many rounds a query finds a key.
+        ``codes`` [B, H, rounds, T] number the positions sorted in each round (:meth:`compute_distances`).
 
         Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in sorted order.
         """
@@ -109,7 +109,7 @@ class ReformerAttention(PeerAttention):
         """Return the codes [B, H, blocks, chunk, m] of the m keys near each query, minus the query's code.
 
         The codes [B, H, T] number the sorted positions, with gaps between buckets. The keys are in the
-        query's block and in its ``neighbours``, the numbers of blocks before and after it.
+        query's block, in ``neighbours[0]`` blocks before it, and in ``neighbours[1]`` blocks after it.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)

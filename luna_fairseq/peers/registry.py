@@ -46,7 +46,7 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """Build an efficient attention mechanism, given its name.
+    """Build the attention mechanism with the given name.
 
     Args:
         name: name of the mechanism in ``ATTENTIONS``, such as "performer".
@@ -57,7 +57,7 @@ def build_attention(
         kwargs: additional arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Raises:
-        InputError: No attention mechanism has this name, or it does not support this form.
+        InputError: No attention mechanism has this name, or the mechanism does not support this form.
 
     Example:
         >>> import torch

@@ -29,7 +29,7 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with the zero-based index ``number``, determined by the seed, into ``values``."""
+        """Fill ``values`` with sample ``number`` (counted from 0), which the seed determines."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:

@@ -63,9 +63,9 @@ class RandomFeatureAttention(FeatureMapAttention):
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the random features of keys, with their decay if there is a gate.
+        """Compute the random features of keys k [B, H, S, K], with their decay if there is a gate.
 
-        With a gate g, the features are scaled by 1 - g, and earlier sums decay by g.
+        With a gate g, the features are multiplied by 1 - g, and the sums over earlier keys by g.
         """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:
@@ -75,9 +75,9 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the smallest allowed divisor, the noise level of the sum of the attention weights.
+        """Return the lower bound of the divisor, the noise level of the sum of the attention weights.
 
-        Random features can be negative, so the sum itself may be close to 0.
+        Random features can be negative, so the sum may be close to 0.
         """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 

@@ -63,9 +63,9 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Fill in defaults that depend on other options, and return the options.
+    """Return the options of ``cfg``, with missing values replaced by defaults.
 
-    Raise InputError if options are incompatible.
+    Raises InputError if options are incompatible.
 
     Example:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score

@@ -28,7 +28,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
-    The other block is chosen by a learned sorting of the blocks, computed from the input x [B, 1, T, C].
+    A learned, approximate sorting of the blocks, computed from the input x [B, 1, T, C], selects this block.
     """
 
     name = "sinkhorn"

@@ -31,8 +31,8 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    The diagonal prior is a bias toward source tokens at the relative position of the target token. Queries
-    are numbered from 0, unless a tuple of padding mask and target token positions is passed.
+    The diagonal prior is a bias of cross-attention toward source tokens near an expected position. Queries
+    are numbered from 0, unless ``key_padding_mask`` is a tuple that contains their positions.
     """
 
     name = "softmax"
@@ -43,10 +43,9 @@ class SoftmaxAttention(PeerAttention):
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """Compute the ALiBi bias [H, T, S] for queries that are the last T of the S positions.
+        """Compute the ALiBi bias [H, T, S] of T queries, the last of S positions. None without ALiBi.
 
-        The bias is clamped to at least -50, where attention weights are negligible. Return None without
-        ALiBi.
+        The bias is clamped to at least -50, where attention weights are negligible.
         """
         if not self.alibi:
             return None

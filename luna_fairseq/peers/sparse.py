@@ -36,7 +36,7 @@ class SparseAttention(PeerAttention):
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute attention to the local window and to the strided keys separately, and merge both.
+        """Compute attention to the local window and to the strided keys separately, and merge the results.
 
         The sequence is split into blocks of l positions. The window of a query lies in its own and the
         neighbouring blocks. The strided keys have the same index within their blocks as the query. Strided

@@ -84,7 +84,7 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Return the fraction [H] of context tokens to which some query of the head attends most."""
+        """Return the fraction [H] of a map's keys that receive the largest weight of at least one query."""
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
         return is_largest.scatter_(1, weights.argmax(dim=-1), 1.0).mean(dim=-1)
@@ -173,7 +173,7 @@ def _shift_right(tokens: Tensor) -> Tensor:
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return the cross-attention weights in a decoder's output ``extra`` (for example an LSTM's), or []."""
+    """Return a list with the cross-attention weights that a decoder, such as an LSTM, outputs, or []."""
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 

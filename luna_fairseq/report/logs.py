@@ -61,12 +61,12 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Return the statistics within epochs. Without them, return the statistics per epoch, or {}."""
+        """Training statistics within epochs or, without any, per epoch. Empty if the log has neither."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property
     def subsets(self) -> List[str]:
-        """Return the names of the validation subsets in the log, such as "valid"."""
+        """Names of the validation subsets in the log, such as "valid"."""
         return [name for name in self.tables if name not in (INNER, EPOCH, SAVED)]
 
 
@@ -112,12 +112,12 @@ def read_logs(paths: Sequence[Path]) -> Log:
 
 
 class _LineFormat:
-    """Parser of log lines that all have the same columns in the same layout.
+    """Parser of log lines that all have the same columns in the same format.
 
-    A regular expression built from the first line is much faster than splitting every line.
+    The lines are matched with a regular expression built from the first line.
 
     Args:
-        table_name: name of the lines' table, such as "valid". In JSON, a column prefix overrides it.
+        table_name: name of the table for the lines, such as "valid". In JSON, a column prefix overrides it.
         head_names: names of the values before the statistics, such as "epoch".
         statistics: statistics of the first line, such as "loss 3.2 | num_updates 40".
     """
@@ -170,7 +170,7 @@ class _LogReader:
             self._read_line(line.rstrip())
 
     def log(self) -> Log:
-        """Return the merged log of all files read so far. Of repeated updates, the last line is kept."""
+        """Return the merged log of all files read so far. If an update is repeated, the last line is kept."""
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:
             tables.setdefault(line_format.table_name, []).append(line_format.table())

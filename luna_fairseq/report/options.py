@@ -91,7 +91,7 @@ def flatten_options(config: Any) -> Options:
 
 
 def get_option(options: Optional[Options], name: str) -> Any:
-    """Return the value of an option, which may be in any group. None if the option is unknown.
+    """Return the value of an option in any group, or None if the option is unknown.
 
     Example:
         >>> get_option({"common.seed": 1}, "seed")

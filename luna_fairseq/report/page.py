@@ -32,7 +32,7 @@ class Page:
 
     @property
     def size(self) -> str:
-        """Return the size of the page as a file, with its unit, such as "85 KB"."""
+        """File size of the page with its unit, such as "85 KB"."""
         count = len(self._encode())
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 

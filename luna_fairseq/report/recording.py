@@ -1,4 +1,4 @@
-"""Recording of the attention weights of a model while it runs.
+"""Recording of attention weights while a model runs.
 
 Each attention module reports the arguments of its forward calls. The weights are computed from these
 arguments. This package's attention modules have a callback for this purpose, the attribute ``watcher``. For
@@ -56,7 +56,7 @@ class AttentionRecord(NamedTuple):
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
-    """Context manager that yields a list of the :class:`AttentionRecord` of each call of an attention module.
+    """Context manager that yields a list of one :class:`AttentionRecord` per call of an attention module.
 
     Within the context, run the model on whole sequences, not incrementally. Gradients are disabled. fairseq's
     attention needs torch 2.0.
@@ -169,7 +169,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_weight_function(module: nn.Module) -> Optional[WeightFunction]:
-    """Return the function that computes an attention module's weights. None for other modules."""
+    """Return the function that computes an attention module's weights, or None for other modules."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, compute_weights in _WEIGHT_FUNCTIONS.items():
@@ -228,7 +228,7 @@ _WATCHED: Dict[WeightFunction, Tuple[str, ...]] = {
 
 
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters [H] of anchored attention, such as "pack gamma", or {} without any."""
+    """Return the learned parameters [H] of anchored attention, keyed by name, or {} for other modules."""
     strengths = {}
     for step in ("pack", "unpack"):
         anchor = getattr(module, f"{step}_anchor", None)

@@ -48,12 +48,12 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Return the number of the last update in the logs, or 0 if there is none."""
+        """Number of the last update in the logs, or 0 if there is none."""
         tables = self.log.tables.values()
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Return (name, value, update) of the best validation metric. None if no value is finite."""
+        """Return (metric, best validation value, update of this value), or None if no value is finite."""
         metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if get_option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, column in (*((subset, metric) for subset in self.log.subsets), (SAVED, "score")):
@@ -66,7 +66,7 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> List[Run]:
-    """Search folders, four levels deep, for training runs and read them.
+    """Find and read training runs in folders, up to four levels deep. Raise InputError if a path has none.
 
     Args:
         paths: folders, log files or checkpoints. ``NAME=PATH`` also sets the name of the run, which otherwise
@@ -147,7 +147,7 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
     """Group the logs in one folder by training run. Logs of one run have the same ``--save-dir``.
 
-    Logs that do not print their options are added to the other run, if the folder has only one other run.
+    If all other logs belong to one run, logs that do not print their options are added to this run.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
@@ -187,7 +187,7 @@ def _read_run(path: str, files: List[Path]) -> Run:
 
 
 def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read the options and the best score of a run without logs from its checkpoint, a file or in a folder.
+    """Read the options and validation score of a run from a checkpoint, which is ``path`` or in this folder.
 
     Return a list of one run, or an empty list if there is no checkpoint.
     """
@@ -209,7 +209,7 @@ def _read_checkpoint_runs(path: Path) -> List[Run]:
 
 
 def _load_checkpoint(file: Path) -> Dict[str, Any]:
-    """Load a fairseq checkpoint on the CPU, or raise InputError."""
+    """Load a fairseq checkpoint on the CPU. Raise InputError if the file is damaged or not a checkpoint."""
     import torch  # takes seconds, and most runs are read from their logs alone
 
     # Makes torch.load accept the classes stored by fairseq.
@@ -279,7 +279,7 @@ def training_hours(table: Table) -> np.ndarray:
 
 
 def _describe_progress(run: Run) -> str:
-    """Describe a run's progress, such as "finished" or "25% of 8,000 updates". "" if it has no logs."""
+    """Describe a run's progress, such as "finished" or "25% of 8,000 updates", or return "" if unknown."""
     if run.log.finished:
         return "finished"
     max_update = get_option(run.options, "max_update")

@@ -123,7 +123,7 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantize attention weights [H, T, S] of H heads to one byte each, and compress them for an HTML page.
+    """Quantize attention weights [heads, queries, keys] to one byte each, and compress them for an HTML page.
 
     Each head is scaled by its largest weight. Return a dictionary with the ``shape``, the ``largest`` weight
     per head, and the compressed ``bytes`` in base64.

@@ -114,7 +114,10 @@ def report_page(
         results: one folder with translations per run (default: the run folder and its subfolders are
             searched).
         number_of_samples: maximum number of translated sentences to show.
-        watch: number of seconds after which an open page reloads, or 0.
+        watch: number of seconds after which an open page reloads, or 0 to disable reloading.
+
+    Raises:
+        InputError: There are too many runs, or ``results`` does not match the runs.
 
     Example:
         >>> from luna_fairseq.report.runs import find_runs
@@ -145,7 +148,7 @@ def report_page(
 
 
 def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
-    """Convert a run to the JSON-serializable data shown on the HTML page that compares the runs."""
+    """Convert a run and its translations to JSON-serializable data for the HTML page."""
     scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
         "name": run.name,
@@ -186,7 +189,7 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
     """Average the test accuracies of Long Range Arena runs that differ only in the random seed.
 
-    Return a list with one dictionary per task, model, options and data. Its keys are ``task``, ``model``,
+    Return one dictionary per combination of task, model, options and data, with the keys ``task``, ``model``,
     ``seeds`` (number), ``mean``, and ``deviation`` (sample standard deviation, or None for a single seed).
     Notes about runs that cannot be averaged are added to the runs.
     """

@@ -50,8 +50,8 @@ def read_translations(folder: Path, language: Optional[str] = None) -> Translati
     """Read a run's translations and scores from the files of luna-evaluate or fairseq-generate.
 
     The scored translation is read if there are scores, otherwise the newest translation of the test set or,
-    if there is none, of the validation set. If no score names a tokenizer of BLEU, the target language
-    ``language`` determines the tokenizer.
+    if there is none, of the validation set. The target language ``language`` determines the BLEU tokenizer if
+    no score names one.
     """
     translations = Translations()
     notes = []

@@ -102,7 +102,7 @@ class StreamDataset(FairseqDataset):
         return torch.cat([tokens.new_tensor([self.eos]), tokens]) if is_start_of_text else tokens
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert the only item, a whole batch, to a fairseq batch. Context tokens get padding as targets."""
+        """Convert the only sample, a whole batch, to a fairseq batch whose context targets are padding."""
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
         target[:, :context] = self.pad
@@ -126,7 +126,7 @@ class StreamIterator(EpochBatchIterator):
 
     The model state is the recurrent state of each stream after the previous segment. Checkpoints store it, so
     that a resumed run continues within the text. With several processes, only the first process writes
-    checkpoints, and this process does not have the states of the others. A resumed run then starts every
+    checkpoints, and it does not have the states of the other processes. A resumed run then starts every
     stream with an empty state.
     """
 
@@ -186,7 +186,7 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(saved["state"])
 
     def _division_settings(self) -> List[Tuple[str, str, int]]:
-        """Return (key, name in messages, value) of the settings that must be equal when a run resumes."""
+        """Return (key, name in messages, value) for each setting that must not change when a run resumes."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.num_streams),

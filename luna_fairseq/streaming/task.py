@@ -46,7 +46,7 @@ class StreamingLMConfig(FairseqDataclass):
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
 class StreamingLMTask(LanguageModelingTask):
-    """Language modeling task in which each example in a batch continues an example from the previous batch.
+    """Language modeling task in which each example of a batch continues an example of the previous batch.
 
     The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams.
     Each example in a batch, in each process, has its own stream. Every stream starts with an empty state.
@@ -56,7 +56,7 @@ class StreamingLMTask(LanguageModelingTask):
     stream.
 
     Attributes:
-        has_positions: whether the model adds positional embeddings to the token embeddings.
+        has_positions: True if the model adds positional embeddings to the token embeddings.
     """
 
     has_positions = False
@@ -65,7 +65,7 @@ class StreamingLMTask(LanguageModelingTask):
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
         """Create the task with the dictionary ``dict.txt`` of the data folder.
 
-        Raise InputError if this file is missing, or there are several data folders.
+        Raises InputError if this file is missing, or if there are several data folders.
         """
         folders = (cfg.data or "").split(os.pathsep)
         if len(folders) > 1:
@@ -81,7 +81,7 @@ class StreamingLMTask(LanguageModelingTask):
         return cls(cfg, Dictionary.load(str(path)))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model, or raise InputError if it cannot carry its state from segment to segment."""
+        """Build the model. Raises InputError if it cannot carry its state from segment to segment."""
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, LunaLanguageModel):
             raise InputError(

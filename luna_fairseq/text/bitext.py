@@ -29,6 +29,7 @@ class Bitext:
     """Pair of line-aligned text files that :func:`check_bitext` has checked.
 
     Attributes:
+        lines: number of lines in each file.
         empty: number of pairs with an empty side.
         digest: SHA-256 digest of the contents of both files.
         control_lines: number of lines in which control characters or U+2581 were replaced with spaces.
@@ -49,10 +50,10 @@ class Bitext:
 def read_lines(
     path: Path, keep_piece_marks: bool = False, control_counts: Optional[Counter] = None
 ) -> Iterator[str]:
-    """Read the lines of a UTF-8 file, stripped of surrounding whitespace and of a byte order mark.
+    """Yield the stripped lines of a UTF-8 file, with control characters and U+2581 replaced with spaces.
 
-    With ``keep_piece_marks``, sentencepiece's word mark U+2581 is kept. ``control_counts`` counts, for each
-    path, the lines in which a character was replaced with a space, and is updated in place.
+    A byte order mark is removed. With ``keep_piece_marks``, sentencepiece's word mark U+2581 is kept.
+    ``control_counts``, keyed by path, counts the lines with replaced characters, and is updated in place.
     """
     pattern = _CONTROL if keep_piece_marks else _CONTROL_OR_SPACE
     for number, raw in enumerate(_read_raw_lines(path), 1):
@@ -68,8 +69,8 @@ def check_bitext(
 ) -> Bitext:
     """Read both files ``PREFIX.LANG`` of a parallel text, and raise InputError if they are not aligned.
 
-    With ``drop_empty``, pairs may have an empty side, and the caller skips them. With ``documents``, which
-    requires ``drop_empty``, empty lines separate documents, and must be at the same positions in both files.
+    An empty line is an error unless ``drop_empty`` is True. With ``documents``, which requires
+    ``drop_empty``, empty lines separate documents and must be at the same positions in both files.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()

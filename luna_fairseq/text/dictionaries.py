@@ -11,9 +11,9 @@ PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 
 
 def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """Build a fairseq dictionary of a vocabulary of subword pieces, sorted by decreasing frequency.
+    """Build a fairseq dictionary from subword pieces, sorted by decreasing frequency.
 
-    ``counts`` maps each piece to its frequency in the training text. Pieces that do not occur there are
+    ``counts`` maps pieces to their frequency in the training text. Pieces that do not occur there are
     included, because other text may contain them.
     """
     dictionary = Dictionary()

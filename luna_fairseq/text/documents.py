@@ -1,4 +1,4 @@
-"""Division of documents into pieces that are translated as one sequence, and of translations into sentences.
+"""Division of documents into pieces, each translated as one sequence, and of translations into sentences.
 
 A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do not
 confuse document pieces with subword pieces. An argument ``documents`` holds the number of sentences of each
@@ -95,9 +95,9 @@ def cut_documents(
 ) -> Iterator[DocumentPiece]:
     """Divide documents at sentence boundaries into pieces of as many sentences as the token limit allows.
 
-    ``documents`` holds the number of sentences in each document. ``sentences`` yields a tuple per sentence:
-    its length in tokens on each side that the limit applies to. A piece has at most ``limit`` tokens,
-    including separators. A longer sentence becomes a piece of its own.
+    ``documents`` holds the number of sentences in each document. ``sentences`` yields a tuple per sentence,
+    with the number of source tokens and, if the limit applies to the target too, of target tokens. A piece
+    has at most ``limit`` tokens, including separators. A longer sentence becomes a piece of its own.
 
     Example:
         >>> list(cut_documents([3], iter([(2,), (3,), (4,)]), limit=6))
@@ -123,12 +123,13 @@ def split_into_pieces(
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
     """Divide encoded documents into document pieces, and yield (piece, [source token IDs, target token IDs]).
 
-    ``documents`` holds the number of sentences in each document. A piece has at most ``limit`` tokens.
+    Each batch has a pair for the source and one for the target: the concatenated token IDs [N] of B
+    sentences, and their lengths [B]. ``documents`` holds the number of sentences in each document. A piece
+    has at most ``limit`` tokens, including the token ID ``separator`` between sentences.
 
-    In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
-    yielded separately, with None as the piece, so that the model learns to translate single sentences. In
-    validation and test text, the limit applies to the source only, because the target is unknown at
-    translation time.
+    In training text, the limit applies to the source and the target. Each sentence of a piece with several
+    sentences is also yielded separately, with None as the piece, so that the model learns to translate single
+    sentences. In validation and test text, the limit applies to the source only.
     """
     for_cutting, for_joining = tee(_iterate_sentences(batches))
     limited_sides = 2 if training else 1
@@ -142,7 +143,7 @@ def split_into_pieces(
 
 
 def _iterate_sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[np.ndarray, ...]]:
-    """Yield one array of token IDs per side for each sentence pair in encoded batches."""
+    """Yield (source token IDs, target token IDs) for each sentence pair in encoded batches."""
     for sides in batches:
         sentences_by_side = []
         for ids, lengths in sides:
@@ -163,7 +164,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
 
 
 def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
-    """Split a translation at ``<sep>``. Return None unless it has ``sentences`` nonempty sentences."""
+    """Split a translation at ``<sep>``. Return None unless this gives ``sentences`` nonempty sentences."""
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return parts if len(parts) == sentences and all(parts) else None
 

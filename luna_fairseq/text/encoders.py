@@ -1,4 +1,4 @@
-"""Encoders that convert lines of text to IDs, with sentencepiece, subword-nmt, GPT-2 or whole words."""
+"""Encoders that convert lines of text to token IDs: sentencepiece, subword-nmt, GPT-2 and whole words."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = 100_000  # number of words whose pieces are cached
 
 
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_percent: float) -> None:
-    """Raise InputError if more than ``max_percent`` of the tokens of a text are not in the dictionary.
+    """Raise InputError if more than ``max_percent`` percent of the tokens of a text are unknown.
 
     ``unknown`` and ``tokens`` map the name of each text to the numbers of unknown tokens and of all tokens.
     """
@@ -70,12 +70,12 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Yield concatenated subword IDs, and each line's number of IDs, for batches of 10,000 lines."""
+        """Yield (concatenated piece IDs [N], line lengths [B]) in batches of up to 10,000 lines."""
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 
     def add(self, piece: str) -> int:
-        """Add a piece that occurs in no text, such as a separator of sentences, and return its ID."""
+        """Add a piece that occurs in no text, such as a sentence separator, and return its ID."""
         return self.pieces.setdefault(piece, len(self.pieces))
 
     def dictionary_indices(self, dictionary: Dictionary) -> np.ndarray:
@@ -84,7 +84,7 @@ class Encoder:
 
 
 def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
-    """Return the frequency of each subword in several encoded texts, keyed by subword, without zeros."""
+    """Return the total frequency of each piece in several texts. Pieces that do not occur are omitted."""
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
         counts[: len(text.counts)] += text.counts
@@ -97,7 +97,7 @@ def write_texts(
     """Write encoded texts in fairseq's binary format, and return the token counts of each text.
 
     Each item of ``texts`` is a tuple (name, text, path without suffix, dictionary). Parts of a text have the
-    same name. Return the counters "tokens", "unknown" and "longest" (tokens in the longest line) per name.
+    same name. The counters are "tokens", "unknown" and "longest" (tokens in the longest line), keyed by name.
 
     Raises InputError if more than ``max_unknown`` percent of the tokens are unknown.
     """
@@ -129,14 +129,14 @@ def sentencepiece_encoder(model: Path) -> Encoder:
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder of plain text from any sentencepiece model, which encodes each line as a whole."""
+    """Build an encoder that applies any sentencepiece model to whole lines, in ``workers`` threads."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
     return Encoder(partial(map_batches, encode, workers=1), _sentencepiece_pieces(processor))
 
 
 def subword_nmt_encoder(codes: Path) -> Encoder:
-    """Build an encoder of tokenized text from a file of BPE merges (codes) of subword-nmt."""
+    """Build an encoder of tokenized text from a codes file (BPE merges) of subword-nmt."""
     with codes.open(encoding="utf-8") as file:
         merges = import_package("subword_nmt.apply_bpe").BPE(file)
     merges.cache = _DisabledCache()
@@ -151,12 +151,12 @@ class _DisabledCache(Dict[str, Any]):
 
 
 def words_encoder() -> Encoder:
-    """Build an encoder for tokenized text that does not split words."""
+    """Build an encoder of tokenized text whose pieces are whole words."""
     return _numbering_encoder(lambda word: [word])
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder from a function that splits words into pieces, with IDs in order of occurrence."""
+    """Build an encoder from a function that splits words into pieces, numbered by first occurrence."""
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:

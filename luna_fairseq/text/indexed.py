@@ -26,7 +26,7 @@ SENTENCES = 1 << 16  # number of sentences in memory at a time
 
 
 class EncodedText:
-    """Encoded sentences, stored in two scratch files to save memory.
+    """Encoded sentences, stored in the scratch files ``PATH.ids`` and ``PATH.sizes`` to save memory.
 
     Attributes:
         counts: number of occurrences of each subword piece, indexed by piece ID.
@@ -52,7 +52,7 @@ class EncodedText:
 
     @property
     def tokens(self) -> int:
-        """Return the total number of subword pieces in the text."""
+        """Total number of subword pieces in the text."""
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
@@ -75,10 +75,7 @@ class EncodedText:
                 self._write_index(writer._file, dtype)
 
     def _write_index(self, file: IO[bytes], dtype: Any) -> None:
-        """Write the lengths and offsets of the sentences to an open index file, after its header.
-
-        Lengths are read in chunks, whereas fairseq's own writer keeps all lengths in memory.
-        """
+        """Write sentence lengths and offsets after the header of an index file, in chunks to save memory."""
         file.write(struct.pack("<Q", self._sizes.seek(0, 2) // np.dtype(np.int32).itemsize))
         for lengths in self._read_lengths():
             (lengths + 1).astype(np.int32).tofile(file)
@@ -98,7 +95,7 @@ class EncodedText:
             yield lengths
 
     def _read_sentences(self) -> Iterator[Encoded]:
-        """Yield pairs of concatenated subword IDs and sentence lengths, each for up to 65,536 sentences."""
+        """Yield (concatenated piece IDs [N], sentence lengths [B]) in batches of up to 65,536 sentences."""
         self._ids.seek(0)
         for lengths in self._read_lengths():
             yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
@@ -135,15 +132,15 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 
 
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
-    """Return the sentences of a batch for which a boolean mask is True.
+    """Return the sentences of a batch for which the boolean ``mask`` [B] is True.
 
-    ``encoded`` is a pair: the concatenated subword IDs of all sentences, and the length of each sentence.
+    ``encoded`` is a pair: the concatenated piece IDs [N] of all sentences, and the sentence lengths [B].
     """
     ids, lengths = encoded
     return ids[np.repeat(mask, lengths)], lengths[mask]
 
 
 def flatten_sentences(sentences: List[List[int]]) -> Encoded:
-    """Concatenate lists of subword IDs into one array, and return it with the lengths of the lists."""
+    """Concatenate B lists of piece IDs. Return the array [N] and the lengths of the lists [B]."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int32, count=len(sentences))
     return np.fromiter(chain.from_iterable(sentences), dtype=np.int32, count=int(lengths.sum())), lengths

@@ -117,7 +117,7 @@ def _explain_error(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build a fairseq dictionary of a sentencepiece model's subwords, and of ``separators`` (``<sep>``).
+    """Build a fairseq dictionary of a sentencepiece model's subwords and ``separators`` such as ``<sep>``.
 
     ``counts`` maps each subword to its frequency in the training text.
     """

@@ -22,7 +22,7 @@ class LengthFilter:
     def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
         """Return a mask [B], True for pairs that pass, given the lengths [B] of the two sides.
 
-        Pairs with an empty side never pass. ``dropped`` counts dropped pairs by reason, updated in place.
+        Pairs with an empty side never pass. ``dropped``, updated in place, counts dropped pairs by reason.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         mask = np.ones(len(source), dtype=bool)

@@ -1,9 +1,8 @@
-"""Read and write lexicons: text files that list the translations of each source subword piece.
+"""Lexicons: text files that list the possible translations of each source subword piece.
 
 Each line consists of a source piece, a tab, and space-separated target pieces. The line with an empty source
 piece lists target pieces that are allowed in every sentence. The first line names the languages and the
-dictionaries. This line has the form of a source piece that occurs in no text, so that CTranslate2 can read
-the file (``--vocab_mapping``).
+dictionaries. This line is formatted as an entry, so that CTranslate2 can read the file (``--vocab_mapping``).
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ def write_lexicon(path: Path, lexicon: Lexicon) -> None:
 
 
 def read_lexicon(path: Path) -> Lexicon:
-    """Read a lexicon, a text file with one source piece per line.
+    """Read a lexicon from a text file. Raise InputError if the file is invalid.
 
-    The source piece is followed by a tab and, separated by spaces, the target pieces that may translate it.
-    The first line may name the languages and dictionaries. Otherwise these fields of the result are empty.
+    Each line has a source piece, a tab and, separated by spaces, the target pieces that may translate it. If
+    the first line does not name the languages and dictionaries, these fields of the result are "".
     """
     try:
         lines = require_regular_file(path).read_bytes().decode("utf-8").split("\n")

@@ -19,8 +19,8 @@ from luna_fairseq.requirements import import_package
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
     """Learn a byte-pair encoding from tokenized text with subword-nmt, and return the codes file's content.
 
-    ``merges`` is the maximum number of merge operations. A small text yields fewer merges, because only
-    character sequences that occur at least twice are merged.
+    ``merges`` is the number of merge operations. Raises InputError if the text is too small for this number,
+    because only character sequences that occur at least twice are merged.
     """
     words = Counter(chain.from_iterable(map(str.split, lines)))
     if all(len(word) == 1 for word in words):

@@ -1,4 +1,4 @@
-"""Limits of the length of translations relative to their sources."""
+"""Length limits of translations, relative to the source length."""
 
 from typing import Any, Dict, Mapping
 

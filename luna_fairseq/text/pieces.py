@@ -15,9 +15,9 @@ SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Return the subword encoding of a dictionary, judged by the form of the symbols, as a value of --bpe.
+    """Detect the subword encoding of a dictionary from its symbols.
 
-    The result is "sentencepiece", "subword_nmt", "gpt2", or None for whole words.
+    The result is a value of ``--bpe`` ("sentencepiece", "subword_nmt" or "gpt2"), or None for whole words.
     """
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
     if any(symbol.startswith(SPACE) for symbol in symbols):
@@ -41,7 +41,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError if a text seems to consist of plain words, but the dictionary of subwords."""
+    """Raise InputError if a text seems to consist of plain words although the dictionary has subwords."""
     encoding = detect_encoding(dictionary)
     words = text.split()
     if encoding == "sentencepiece":
@@ -63,7 +63,7 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: 
     additional subwords, because the training text need not contain all of them. If ``strict`` is False, up to
     a tenth of the symbols may be missing, and the number of additional subwords is not limited.
 
-    ``options`` are the options of the tokenizer. The error message names the tokenizer file in them.
+    ``options`` are the tokenizer's options. The error message names the tokenizer file that they contain.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

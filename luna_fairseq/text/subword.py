@@ -51,7 +51,7 @@ class SubwordMethod:
 
     @property
     def versions(self) -> Tuple[Any, ...]:
-        """Return the values that affect the method's output: versions of the libraries and other settings."""
+        """Values that affect the method's output: versions of the libraries and other settings."""
         return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 

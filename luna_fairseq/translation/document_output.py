@@ -20,7 +20,10 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> List[int]:
-    """Return the indices of document pieces whose translation has a wrong number of sentences."""
+    """Return the indices of the pieces whose translation has too few, too many or empty sentences.
+
+    ``generated`` is the output file of fairseq-generate for ``pieces``, which are parts of documents.
+    """
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
         raise InputError(
@@ -37,7 +40,7 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of document pieces as separate examples, to a new folder of fairseq data.
+    """Write each source sentence of some document pieces as a separate example to the data folder ``folder``.
 
     ``pieces`` holds the indices of the document pieces in the split ``subset`` of the folder ``data``.
     """
@@ -62,7 +65,7 @@ def write_single_sentences(
 def write_sentences(
     generated: Path, pieces: Sequence[DocumentPiece], retranslated: Iterable[str], path: Path
 ) -> None:
-    """Convert fairseq-generate's output for document pieces to one hypothesis per sentence, in ``path``.
+    """Write fairseq-generate's output for document pieces to ``path``, with one hypothesis per sentence.
 
     The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. ``retranslated`` holds the single-sentence
     translations of the pieces that :func:`find_mismatched_pieces` returns.
@@ -83,7 +86,7 @@ def write_sentences(
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return each example's length in tokens, with end of sentence, for a split in one language.
+    """Return the lengths [N] of a split's N examples in one language, in tokens with end of sentence.
 
     The array is empty if the split has no text in this language.
     """

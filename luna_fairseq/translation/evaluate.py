@@ -37,7 +37,7 @@ LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 @dataclass
 class EvaluationOptions:
-    """Options of an evaluation, with the names of luna-evaluate's options.
+    """Options of luna-evaluate: the data and the checkpoint, the beam search, and the scoring.
 
     Attributes:
         data: folder of the prepared text.
@@ -48,13 +48,13 @@ class EvaluationOptions:
         tune_lenpen: length penalties to try on the validation text. Empty for the default values, None to use
             ``lenpen``.
         max_tokens: maximum number of source tokens in a batch.
-        int8: use 8-bit weights.
-        shortlist: file of luna-make-shortlist.
-        ema: evaluate the moving average of the weights.
+        int8: True to use 8-bit weights.
+        shortlist: vocabulary shortlist from luna-make-shortlist, or None to search the whole vocabulary.
+        ema: True to evaluate the moving average of the weights.
         tokenize: sacreBLEU's tokenizer, or None to choose it by the target language.
         test_set: name of the test set that the reference must match, or "none".
         samples: number of translations to print.
-        generate: more options of fairseq-generate.
+        generate: additional options of fairseq-generate.
     """
 
     data: Path

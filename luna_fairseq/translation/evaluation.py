@@ -1,4 +1,4 @@
-"""Evaluate a translation checkpoint: translate the test text and score it (``luna-evaluate``)."""
+"""Evaluation of a translation checkpoint: translate the test text and score it (``luna-evaluate``)."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Evaluation of a checkpoint: translation of a prepared folder's test text, and scoring.
+    """Evaluation of a checkpoint on the test text of a prepared data folder.
 
-    The constructor checks the options, and :meth:`run` does the work. Steps that an earlier run has finished
-    are skipped.
+    The constructor checks the options. :meth:`run` translates the text and scores the translation, but skips
+    the steps that an earlier run has finished.
     """
 
     def __init__(self, options: EvaluationOptions) -> None:
@@ -130,7 +130,7 @@ class Evaluation:
         return settings
 
     def _write_ema(self) -> None:
-        """Write the moving average of the weights to ``ema.pt``, the checkpoint to evaluate from here on."""
+        """Write the moving average of the weights to ``ema.pt``, and select this file for the evaluation."""
         averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
@@ -153,7 +153,7 @@ class Evaluation:
         return max(scores, key=lambda penalty: scores[penalty])
 
     def _generate(self, subset: str, penalty: float) -> Path:
-        """Translate a split, and return an output file of fairseq-generate with one hypothesis per sentence.
+        """Translate a split. Return an output file of fairseq-generate with one hypothesis per sentence.
 
         Documents are translated in pieces of several sentences. If the translation of a piece has more or
         fewer sentences than the source, the sentences of the piece are translated again one by one. A
@@ -181,9 +181,9 @@ class Evaluation:
         return self.options.results / name
 
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
-        """Write the sentences of document pieces, given by index, as separate examples. Return the folder.
+        """Write the source sentences of document pieces as separate examples, and return their data folder.
 
-        An unchanged folder is not rewritten, because fairseq-generate would have to run again.
+        ``pieces`` holds the indices of the pieces. The folder is not rewritten if it is up to date.
         """
         name = f"{subset}-singly-lenpen{penalty:g}"
         folder = self.options.results / name
@@ -196,7 +196,7 @@ class Evaluation:
         return folder
 
     def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
-        """Run fairseq-generate on a data folder, unless it has finished before. Return its output file."""
+        """Run fairseq-generate on a split, unless the output ``name`` is up to date. Return its path."""
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
         files = [*filter(None, [self.path, self.options.shortlist]), *self._data_files(data, subset)]
@@ -214,7 +214,7 @@ class Evaluation:
         return self.options.results / name
 
     def _data_files(self, data: Path, subset: str) -> List[Path]:
-        """Return the paths of the binarized files of a split and of the dictionaries."""
+        """Return the paths of a split's binarized files and of the dictionaries."""
         return sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])
 
     def _check_lengths(self, data: Path, subset: str) -> None:
@@ -258,11 +258,11 @@ class Evaluation:
         ]
 
     def _pieces_path(self, subset: str) -> Path:
-        """Return the file that lists the pieces of a split's documents. Sentence data has no such file."""
+        """Return the path of a split's list of document pieces. The file exists only for document data."""
         return self.options.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:
-        """Return a split's file of plain target text. Raise InputError if it is missing or changed."""
+        """Return the path of a split's plain target text. Raise InputError if it is missing or changed."""
         path = self.options.data / "plain" / f"{subset}.{self.languages[1]}"
         if not path.is_file():
             raise InputError(f"{path} does not exist. Prepare {self.options.data} again, with {subset} text.")
@@ -272,7 +272,7 @@ class Evaluation:
 
 @lru_cache(maxsize=None)
 def _position_options(checkpoint: Path) -> Dict[str, str]:
-    """Return a model's maximum sequence lengths, read from its checkpoint, as fairseq-generate options.
+    """Return the maximum sequence lengths in a checkpoint, keyed by option of fairseq-generate.
 
     Without these options, fairseq's translation task would use its own default of 1,024 tokens.
     """

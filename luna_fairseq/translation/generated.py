@@ -44,7 +44,7 @@ class GenerateOutput:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
 
-        Raises InputError if there are too few or too many hypotheses, or if they contain subword marks.
+        Raise InputError if there are too few or too many hypotheses, or if only they contain subword marks.
         """
         number = len(references)
         if not self.best:
@@ -84,7 +84,7 @@ class GenerateOutput:
         Args:
             reference: path of the plain reference, shown in messages.
             references: lines of the reference.
-            source: path of the plain source, shown in messages.
+            source: path of the plain source, shown in messages, or None.
             sources: lines of the source. If empty, the source is not checked.
 
         Returns:
@@ -107,8 +107,8 @@ class GenerateOutput:
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
     """Return the texts in an output of fairseq-generate, keyed by type of line and sentence number.
 
-    The types are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). With
-    ``--nbest``, only the best hypothesis is included.
+    The types are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). Only the best
+    of several hypotheses is included. With ``must_be_complete``, an incomplete last line is an error.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, must_be_complete):
@@ -120,8 +120,8 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
 def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
     """Yield tuples (type, sentence number, text) for the lines of an output of fairseq-generate.
 
-    For ``T-7<tab>A man.``, the values are "T", 7 and "A man.". Raises InputError if the file cannot be read,
-    is truncated, or contains the output of several runs.
+    For ``T-7<tab>A man.``, the values are "T", 7 and "A man.". Raise InputError if the file cannot be read,
+    contains the output of several runs or, with ``must_be_complete``, ends in an incomplete line.
     """
     lines = list(read_lines(path, keep_piece_marks=True))
     if lines and not path.read_bytes().endswith(b"\n"):
@@ -154,7 +154,7 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
     """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
     This happens if both ``--bpe`` and ``--remove-bpe`` are given. ``plain`` and ``decoded`` are the ``H-``
-    and ``D-`` lines, keyed by number. In languages without spaces, nothing is lost.
+    and ``D-`` lines, keyed by sentence number. The result is False for languages written without spaces.
     """
     return (
         bool(decoded)
@@ -192,9 +192,9 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Return the numbers of the sentences that differ in letters or digits, and how many were compared.
+    """Compare lines with printed sentences. Return the differing sentence numbers, and the number compared.
 
-    Printed lines with unknown words are not compared.
+    Only letters and digits are compared. Printed sentences with unknown words are skipped.
     """
     known = [number for number in sorted(printed) if number < len(lines) and "<unk>" not in printed[number]]
     differing = [number for number in known if _strip_marks(printed[number]) != _strip_marks(lines[number])]
@@ -202,9 +202,9 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 
 
 def _strip_marks(text: str) -> str:
-    """Return the letters and digits of a text in lower case, so that tokenization does not matter.
+    """Return the letters and digits of a text in lower case, for comparisons that ignore tokenization.
 
-    Subword and tokenization marks are removed and XML entities decoded first: ``walk@@ ing`` is ``walking``.
+    Subword marks are removed and XML entities are decoded first: ``walk@@ ing`` becomes ``walking``.
     """
     text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()
     return "".join(filter(str.isalnum, text))

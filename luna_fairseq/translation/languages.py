@@ -10,7 +10,7 @@ from luna_fairseq.errors import InputError
 
 
 def check_language(option: str, language: str) -> None:
-    """Raise InputError if a language code cannot be part of a file name or begins like an option."""
+    """Raise InputError if the language code given with ``option`` is invalid in file names or options."""
     if not language or language.startswith("-") or any(c.isspace() or c in "/\\:,$" for c in language):
         raise InputError(
             f"{option} {language!r} cannot name files. Give a language code, such as en or zh-Hans."
@@ -18,7 +18,7 @@ def check_language(option: str, language: str) -> None:
 
 
 def find_language_pairs(folder: Path) -> List[Tuple[str, str]]:
-    """Return the sorted (source, target) languages of the training text in a data folder.
+    """Return the (source, target) language pairs of the training text in a data folder, in sorted order.
 
     The dictionaries ``dict.LANG.txt`` give the possible languages, because a file name such as
     ``train.en-zh-Hans.en.idx`` can be split in several ways.

@@ -15,9 +15,9 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities of IBM model 1 for the pairs of subwords that occur in a sentence pair.
+    """Translation probabilities of IBM model 1 for all subwords that co-occur in a sentence pair.
 
-    The N pairs of a source and a target subword are sorted by source and decreasing probability.
+    The N pairs of a source and a target subword are sorted by source, then by decreasing probability.
 
     Attributes:
         sources: dictionary indices of the source subwords, [N], in increasing order.
@@ -30,7 +30,7 @@ class LexicalModel(NamedTuple):
     probabilities: np.ndarray
 
     def best(self, source: int, most: int) -> np.ndarray:
-        """Return the ``most`` most probable target subwords, or fewer, for a source subword, in order."""
+        """Return the indices of up to ``most`` translations of a source subword, the most probable first."""
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 

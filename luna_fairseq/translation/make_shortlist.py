@@ -46,7 +46,7 @@ def build_parser() -> CommandParser:
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     """Return the source and the target language of the training text in a folder, such as ("en", "de").
 
-    ``source`` and ``target`` are the user's choices, or None. Raises InputError unless one pair matches.
+    ``source`` and ``target`` are the user's choices, or None. Raise InputError unless one pair matches.
     """
     found = find_language_pairs(folder)
     if source is not None and target is not None:
@@ -72,9 +72,9 @@ def find_shards(data: Path) -> List[Path]:
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Write a file with the likely translations of each source subword, and print its coverage.
+    """Write the most likely translations of each source subword to a file, and print the file's coverage.
 
-    The candidates are estimated with IBM model 1 on the training text.
+    IBM model 1, trained on the training text, estimates the translations.
     """
     import numpy as np
     from torch.utils.data import ConcatDataset
@@ -144,8 +144,8 @@ def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any
     """Return a line with the percentage of validation target tokens that a shortlist allows.
 
     A subword is allowed if it is a candidate translation for its source sentence. The line also states the
-    mean number of candidates per sentence. ``path`` is the shortlist file, ``texts`` are the source and
-    target validation text, and ``source`` and ``target`` their dictionaries.
+    mean number of candidates per sentence. ``path`` is the shortlist file. ``texts`` are the datasets of
+    source and target tokens, and ``source`` and ``target`` are their dictionaries.
     """
     import torch
 

@@ -50,7 +50,7 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Print attention statistics of each decoder layer over the source, and the learned position biases."""
+    """Print the cross-attention statistics of each decoder layer, and the learned position biases."""
     model, task = load_model(args.path, args.data)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
@@ -67,7 +67,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
-    """Load a checkpoint's model for inference, on the GPU if there is one. Return the model and its task.
+    """Load a checkpoint's model for inference, on a GPU if available. Return (model, fairseq task).
 
     ``data`` is the folder with the dictionaries.
     """
@@ -79,7 +79,7 @@ def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
 
 
 def load_split(task: Any, split: str, batch_size: int) -> Tuple[int, Iterable[Any]]:
-    """Load a split of a fairseq task. Return its number of sentences, and an iterable of its batches."""
+    """Load a split of a fairseq task. Return the number of sentences, and an iterable over the batches."""
     task.load_dataset(split)
     dataset = task.dataset(split)
     if not len(dataset):
@@ -94,11 +94,10 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """Return (name, values of the H heads) for each learned position bias of an anchored Luna model.
+    """Return (name, one value per head) for each learned position parameter of an anchored Luna model.
 
-    The attention of such a model favours source tokens near an expected position. The values are the
-    strengths of this bias, the ratios of source to target length, and the gates (logit biases) of direct
-    attention to source tokens.
+    The attention of such a model favours source tokens near an expected position. The parameters are the
+    strengths of this bias, ratios of source to target length, and logit biases of directly attended tokens.
     """
     found = []
     for name, module in model.named_modules():
@@ -112,10 +111,10 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Statistics of how much of the source a decoder layer attends to through the packed sequence P.
+    """Statistics of a decoder layer's pack attention, which show how much of the source the layer reads.
 
-    In pack attention, each row of P attends to all source positions, which include end-of-sentence symbols.
-    The weights of several batches are accumulated by :meth:`add`.
+    In pack attention, each row of the packed sequence P attends to all source positions, including
+    end-of-sentence symbols. :meth:`add` accumulates the attention weights of several batches.
     """
 
     def __init__(self) -> None:
@@ -173,9 +172,9 @@ def _record_weights(
     geometry: Any = None,
     query: Optional[Tensor] = None,
 ) -> None:
-    """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
+    """Recompute the pack attention weights of a cross-attention call, and add them to ``layer``.
 
-    This function is the ``watcher`` of a cross-attention module. Calls without ``packed`` are ignored.
+    The module calls this function as its ``watcher`` callback. Calls without ``packed`` are ignored.
     """
     if packed is not None and context is not None:
         _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)

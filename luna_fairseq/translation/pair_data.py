@@ -29,11 +29,10 @@ class PairData:
         splits: names of the splits, such as "train", "valid", "valid1" and "test". Only "train" is filtered
             by length and divided into shards.
         lengths: length filter of the training pairs.
-        shards: number of shards ``shard0``, ``shard1`` and so on. If 1, files are written to ``folder``
-            itself.
+        shards: number of shard folders ``shard0``, ``shard1`` and so on. If 1, files go to ``folder`` itself.
 
     Attributes:
-        path: data argument of fairseq-train: the shard folders, joined with colons.
+        path: data argument of fairseq-train, in which the shard folders are joined with colons.
     """
 
     def __init__(
@@ -110,10 +109,10 @@ class PairData:
         return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
-        """Append the encoded pairs of a split to ``texts``, keyed by split, language and folder, in place.
+        """Append the encoded pairs of a split to ``texts``, which is keyed by split, language and folder.
 
-        Training pairs are filtered by length and distributed over the shards in turn. ``dropped`` counts the
-        dropped pairs by reason, and is updated in place.
+        Training pairs are filtered by length, and distributed over the shards in turn. ``dropped``, a counter
+        of dropped pairs by reason, is updated in place.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0

@@ -80,7 +80,7 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Plot the attention weights of one sentence, with one panel for each file of translation output."""
+    """Plot the attention weights of one sentence, with one panel per output file of fairseq-generate."""
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
         raise InputError(
@@ -106,8 +106,7 @@ def draw(args: argparse.Namespace) -> None:
 def shorten_label(piece: str) -> str:
     """Shorten a subword piece to an axis label of at most 12 characters.
 
-    SentencePiece's word-boundary marker is removed. ``$`` is escaped, because matplotlib would interpret it
-    as the start of a formula.
+    SentencePiece's word-boundary marker is removed, and ``$`` is escaped for matplotlib.
 
     Example:
         >>> shorten_label("▁tree")

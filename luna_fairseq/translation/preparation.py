@@ -56,8 +56,8 @@ class Preparation:
     Steps that an earlier run has finished are skipped.
 
     Args:
-        options: text and options of its encoding.
-        method: subword method, from :mod:`luna_fairseq.text.subword` (default: ``options.subword``).
+        options: paths of the text, and options of its tokenization and encoding.
+        method: subword method from :mod:`luna_fairseq.text.subword`, or None to use ``options.subword``.
 
     Attributes:
         data: writer of the data folder. ``data.path`` is the data argument of fairseq-train.
@@ -87,7 +87,7 @@ class Preparation:
         self.data = PairData(options.destdir, self.languages, self.prefixes, lengths, options.shards)
 
     def check(self) -> None:
-        """Read all text, and store it in ``self.text`` for :meth:`run`.
+        """Read and check all text, and set ``self.text`` for :meth:`run`.
 
         Raise InputError if the two languages are not aligned.
         """
@@ -178,7 +178,7 @@ class Preparation:
     def check_positions(self, options: Mapping[str, str]) -> None:
         """Raise InputError if a validation or test line exceeds the model's maximum sequence length.
 
-        The fairseq-train options ``options`` set this length. fairseq itself would fail only after training.
+        ``options`` are the fairseq-train options and their values. fairseq would fail only after training.
         """
         for split in self.text:
             if split == "train" or (split.startswith("valid") and SKIP in options):
@@ -194,7 +194,7 @@ class Preparation:
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Tokenize all splits to files in the folder ``tokenised``. Return the file names and {}."""
+        """Tokenize all splits to the folder ``tokenised``. Return the file names and an empty dictionary."""
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
@@ -202,14 +202,14 @@ class Preparation:
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Yield pairs of lines of a split, tokenized if the subword method needs it, with a progress bar."""
+        """Yield the sentence pairs of a split, tokenized if the method needs it, and show a progress bar."""
         if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.options.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text, and write its file. Return the file name and {}."""
+        """Learn the subword model and write it to a file. Return the file name and an empty dictionary."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -220,7 +220,7 @@ class Preparation:
         """Encode all splits, and write the data folder, plain validation and test text, and checksums.
 
         Return the paths of the written files, relative to the data folder, and the counts of
-        :meth:`PairData.write` with the number of document ``pieces``, keyed by split.
+        :meth:`PairData.write` together with ``pieces``, the number of document pieces in each split.
         """
         remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []
@@ -238,7 +238,7 @@ class Preparation:
         return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
-        """Encode a split, and yield batches of sentence pairs, each batch as a list [source, target].
+        """Encode a split, and yield batches of sentence pairs as lists [encoded source, encoded target].
 
         With the option ``documents``, a pair consists of document pieces: sentences joined with a separator.
         """

@@ -43,8 +43,8 @@ class BitextOptions:
         destdir: folder to write to.
         vocab_size: number of subword pieces or merges. None for a method that learns none.
         subword: key of :data:`luna_fairseq.text.subword.SUBWORD_METHODS`.
-        max_length: maximum number of subword pieces of a side of a training pair, or None.
-        max_ratio: maximum ratio of the lengths of a training pair, or None.
+        max_length: maximum number of subword pieces on each side of a training pair, or None for no limit.
+        max_ratio: maximum ratio of the two lengths of a training pair, or None for no limit.
         shards: number of parts of the training text.
         documents: maximum number of source tokens in a document piece, or None to translate sentences.
         max_unknown: maximum percentage of unknown tokens in a text.
@@ -93,7 +93,7 @@ def build_parser() -> CommandParser:
 
 
 def add_text_arguments(parser: CommandParser) -> None:
-    """Add the options that are common to all commands that prepare parallel text."""
+    """Add the options shared by all commands that prepare parallel text."""
     add = parser.add_argument
     add(
         "--subword",

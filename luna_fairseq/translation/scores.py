@@ -48,7 +48,7 @@ class Score:
     Attributes:
         name: name of the metric, such as "BLEU" or "d-BLEU".
         value: value from 0 to 100.
-        details: line that sacreBLEU prints for the score, with this name.
+        details: line that sacreBLEU prints for the score, beginning with ``name``.
         signature: sacreBLEU's signature of the metric, with its version and settings.
     """
 
@@ -81,18 +81,18 @@ def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
 
 
 def should_score_moses_tokens(language: Optional[str]) -> bool:
-    """Return True if BLEU is also computed on Moses tokens for a target language.
+    """Return True if translations into a language should also be scored as Moses tokens.
 
-    Moses cannot split languages without spaces. For Korean, sacreBLEU has a better tokenizer.
+    Exceptions are languages that Moses cannot split, and languages with their own tokenizer in sacreBLEU.
     """
     base = _base_language(language)
     return base not in _TOKENIZERS and base not in _WITHOUT_SPACES
 
 
 def describe_tokenizer(tokenizer: str, language: Optional[str]) -> str:
-    """Return a note on sacreBLEU's tokenizer to print with the scores, or "" for the default tokenizer 13a.
+    """Return a note on sacreBLEU's tokenizer to print with the scores, or "" if no note is needed.
 
-    The note names another tokenizer, or warns that 13a cannot split the language into words.
+    The note names a tokenizer other than the default 13a, or warns that 13a cannot split the language.
     """
     if tokenizer != BLEU.TOKENIZER_DEFAULT:
         return f"tokenizer: {tokenizer}\n"
@@ -141,10 +141,10 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Create translations from references of plain text, and hypotheses of plain text or Moses tokens.
+        """Create translations from plain-text references, and hypotheses as plain text or Moses tokens.
 
-        If ``detokenizer`` is "moses", the hypotheses are Moses tokens, which are detokenized. Raises
-        InputError if lines that should be plain text contain ``@-@``, a hyphen split by Moses.
+        If ``detokenizer`` is "moses", the hypotheses are Moses tokens, and are detokenized. Raise InputError
+        if lines that should be plain text contain ``@-@``, a hyphen split by Moses.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -155,7 +155,7 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines that should be plain text contain ``@-@``, a split hyphen of Moses."""
+    """Raise InputError if lines that should be plain text contain ``@-@``, a hyphen split by Moses."""
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
@@ -165,10 +165,9 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 
 
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
-    """Compute BLEU and chrF of plain (detokenized) text with sacreBLEU.
+    """Compute BLEU and chrF of plain, detokenized text with sacreBLEU.
 
-    Raises InputError if ``test_set`` is given, and the references differ from it in the number of lines or
-    tokens.
+    Raise InputError if the references differ from ``test_set`` in the number of lines or tokens.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -193,13 +192,12 @@ def document_scores(
 ) -> List[Score]:
     """Return BLEU with one sentence per line (s-BLEU) and with one document per line (d-BLEU).
 
-    Raises InputError if ``pieces`` and ``text`` differ in the number of sentences.
+    Raise InputError if ``pieces`` and ``text`` differ in the number of sentences.
 
     Args:
         text: translations, one line per sentence.
         pieces: parts of documents that were translated together, in the order of the text.
-        sentences: BLEU of ``text``, already computed with one sentence per line, which is returned renamed to
-            s-BLEU.
+        sentences: BLEU of ``text`` with one sentence per line, which is returned under the name s-BLEU.
         tokenizer: tokenizer name in sacreBLEU, such as "13a".
     """
     number = sum(piece.sentences for piece in pieces)
@@ -241,8 +239,8 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """Compute BLEU on Moses tokens with hyphens split, as in the literature on WMT'14.
 
-    Hypotheses that were generated as Moses tokens are scored unchanged. Plain text is tokenized first. Raises
-    InputError if the number of tokens in the references is not the number known for ``test_set``.
+    Hypotheses that were generated as Moses tokens are scored unchanged. Plain text is tokenized first. Raise
+    InputError if the number of tokens in the references is not in the range known for ``test_set``.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -270,7 +268,7 @@ def _tokenize_moses(line: str, language: str) -> str:
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Raise InputError if plain references differ from a test set in number of lines or tokens."""
+    """Raise InputError if plain references differ from a test set in the number of lines or tokens."""
     remedy = "Give --test-set none to score another text."
     if len(references) != test_set.lines:
         raise InputError(

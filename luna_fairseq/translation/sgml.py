@@ -20,7 +20,7 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """Return (document id, segment id, text) for each segment ``<seg>`` in each ``<doc>`` of an SGML file."""
+    """Return (document id, segment id, text) for each ``<seg>`` element of an SGML file."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -41,7 +41,7 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Return the (source text, reference text) pairs of two SGML files. Both must have the same segments."""
+    """Return the (source, reference) pairs of two SGML files. Raise InputError if their segments differ."""
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):
         if (document, number) != (other_document, other_number):

@@ -148,7 +148,7 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
 
 
 def _select_checkpoints(checkpoints: Path, average: int) -> List[Path]:
-    """Return the last ``average`` epoch checkpoints in a folder, or ``checkpoint_last.pt`` if it has none."""
+    """Return a folder's last ``average`` epoch checkpoints, or ``checkpoint_last.pt`` if there are none."""
     matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in checkpoints.iterdir()]
     found = {int(match[1]): path for match, path in matches if match}
     if not found:

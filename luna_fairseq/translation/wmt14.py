@@ -40,7 +40,7 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Create the :class:`Part` of a training corpus: files ``STEM.en`` and ``STEM.de``, ``lines`` pairs."""
+    """Create the :class:`Part` of a training corpus with the files ``STEM.en`` and ``STEM.de``."""
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
@@ -121,7 +121,10 @@ def text_files() -> List[str]:
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append a corpus to the two files of its split, which SGML overwrites. Return its number of pairs."""
+    """Append a corpus to the two files of its split, and return the number of sentence pairs.
+
+    SGML is converted to plain text, which overwrites the files.
+    """
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)
         for side, target in enumerate(targets):

@@ -21,11 +21,11 @@ from luna_fairseq.progress import progress
 def evaluate(
     data: PreparedTask, path: Path, split: str, batch_size: int
 ) -> Tuple[Dict[str, float], List[Any], str]:
-    """Evaluate a checkpoint that was fine-tuned on the prepared task ``data``.
+    """Evaluate a fine-tuned checkpoint on a split of the prepared task ``data``.
 
     Returns:
-        - dictionary from metric to value in percent. Empty if the split has no labels.
-        - predictions in the order of the data. Each is a label or, for regression, a number.
+        - dictionary from metric name to value in percent, empty if the split has no labels.
+        - predictions in the order of the data: labels or, for regression, numbers.
         - note on the number of truncated examples, or "" if no example was truncated.
     """
     if split not in data.examples:
@@ -57,7 +57,7 @@ def evaluate(
 
 
 def _describe_truncation(task: Any, split: str) -> str:
-    """Make a task truncate long examples, and return a note on their number.
+    """Enable truncation in a fairseq task, and return a note on the number of truncated examples.
 
     The note is "" or, for example, " (4 were truncated to the model's 512 positions)".
     """
@@ -71,9 +71,9 @@ def _describe_truncation(task: Any, split: str) -> str:
 
 
 def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
-    """Load a fine-tuned checkpoint for a prepared task. Return its model, configuration and fairseq task.
+    """Load a fine-tuned checkpoint. Return its model, configuration and fairseq task.
 
-    Raise InputError if it was fine-tuned on another task.
+    Raises InputError if the checkpoint was fine-tuned on a task other than ``data``.
     """
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
@@ -98,7 +98,7 @@ def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, A
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
-    """Yield the batches of a fairseq dataset in order, on the GPU if there is one."""
+    """Yield the batches of a fairseq dataset in order, on the GPU if available."""
     for start in range(0, len(dataset), batch_size):
         examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
         sample = dataset.collater(examples)
@@ -106,9 +106,9 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a prediction or target of the model to a published label: a name, or a score for regression.
+    """Convert a class index to its label or, for regression, a normalized score to the task's scale.
 
-    If an example has no label, ``value`` is None, and None is returned.
+    Return None if ``value`` is None, for an example without a label.
     """
     if value is None:
         return None

@@ -21,8 +21,8 @@ class GlueTask(FineTuningTask):
         text_columns: names of the columns that contain the texts of an example.
         label_column: name of the column that contains the label. Test sets do not have this column.
         headerless_columns: names of all columns if the files have no header line, otherwise empty.
-        skips_broken_lines: skip lines with the wrong number of columns, and accept empty sentences. The QQP
-            training file contains such lines.
+        skips_broken_lines: whether to skip lines with the wrong number of columns, and accept empty texts.
+            The QQP training file contains such lines.
     """
 
     text_columns: Tuple[str, ...] = ()
@@ -59,9 +59,9 @@ class GlueTask(FineTuningTask):
         return examples
 
     def _find_columns(self, first_line: Sequence[str], path: Path, split: str) -> Sequence[str]:
-        """Return the names of the columns in a file, and raise InputError if a required one is missing.
+        """Return the column names of a file: its header or, if there is no header, ``headerless_columns``.
 
-        The fields of the ``first_line`` are the header, unless the task has ``headerless_columns``.
+        ``first_line`` holds the fields of the first line. Raises InputError if a required column is missing.
         """
         names = [name.strip() for name in first_line]
         needed = self.text_columns if split.startswith("test") else (*self.text_columns, self.label_column)
@@ -76,7 +76,10 @@ class GlueTask(FineTuningTask):
         )
 
     def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Convert a line, a dictionary from column to field, to an example. Test examples have no label."""
+        """Convert a line, given as a dictionary from column name to field, to an example.
+
+        The label is None if there is no label column. ``location`` names the line in error messages.
+        """
         texts = tuple(row[name].strip() for name in self.text_columns)
         if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(

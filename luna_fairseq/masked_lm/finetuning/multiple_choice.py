@@ -38,9 +38,9 @@ class Race(FineTuningTask):
         return [example for path in files for example in self._read_passage(path)]
 
     def _read_passage(self, path: Path) -> Iterator[Example]:
-        """Yield an example for each question in a file. A file contains one passage and its questions.
+        """Yield an example for each question in a file, which contains one passage and its questions.
 
-        The inputs of an example are the passage, and the question completed by each answer option.
+        The inputs of an example are the passage and, for each answer option, the completed question.
         """
         passage = _parse_json("\n".join(read_lines(path)), str(path))
         try:
@@ -101,7 +101,7 @@ class CommonsenseQA(FineTuningTask):
 
 
 def _parse_json(text: str, location: str) -> Any:
-    """Parse JSON text, or raise InputError with its location."""
+    """Parse JSON text. Raise InputError, which names ``location``, if the text is invalid."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -114,7 +114,7 @@ def _normalize_spaces(text: str) -> str:
 
 
 def _fill_in(question: str, option: str) -> str:
-    """Insert an answer into the gap "_" in a question, or append it if the question has no gap.
+    """Replace the gap "_" in a question with an answer, or append the answer if there is no gap.
 
     Example:
         >>> _fill_in("Tom likes _ .", "tea"), _fill_in("What does Tom like?", "Tea.")

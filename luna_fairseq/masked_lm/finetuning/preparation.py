@@ -43,7 +43,7 @@ class TaskPreparation:
         self.encoder, self.tokenizer = load_tokenizer(options.vocabulary, self.dictionary, options.workers)
 
     def run(self) -> None:
-        """Prepare the task unless this input has already been prepared, and print the split sizes."""
+        """Prepare the task unless the output is up to date, and print the size of each split."""
         steps = FinishedSteps(self.options.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
         paths = [self.options.folder / name for name in self.task.splits.values()]
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
@@ -79,16 +79,16 @@ class TaskPreparation:
         return names, {"unknown": writer.unknown, "tokens": writer.tokens}
 
     def _check_unknown(self, unknown: Mapping[str, int], tokens: Mapping[str, int]) -> None:
-        """Raise InputError if more than ``--max-unknown`` percent of the tokens of a split are unknown.
+        """Raise InputError if more than ``--max-unknown`` percent of a split's tokens are unknown.
 
-        ``unknown`` and ``tokens`` map each split to its numbers of unknown tokens and of all tokens.
+        ``unknown`` and ``tokens`` map splits to token counts. A dictionary of whole words is not checked.
         """
         if self.tokenizer:  # a dictionary of words may be incomplete
             check_unknown(unknown, tokens, self.options.max_unknown)
 
 
 def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[Encoder, List[Path]]:
-    """Load the tokenizer of a pretrained model from the folder of its dictionary.
+    """Load a pretrained model's tokenizer from the folder that contains its dictionary.
 
     Returns:
         - encoder that converts text to subword pieces, or to whole words if there is no tokenizer.

@@ -1,4 +1,4 @@
-"""Reader and writer of a folder with a prepared task (fairseq's sentence_prediction or sentence_ranking)."""
+"""Reader and writer of data for fairseq's fine-tuning tasks sentence_prediction and sentence_ranking."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIGHEST_SCORE = 5.0
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """Description of a prepared task, read from ``task.json`` in its folder.
+    """Description of a fine-tuning task that is prepared for fairseq, read from ``task.json``.
 
     Attributes:
         folder: folder of the prepared task.
@@ -47,7 +47,7 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedTask:
-        """Read ``task.json`` from a folder of luna-prepare-task. Raise InputError if the file is missing."""
+        """Read a folder's ``task.json``. Raise InputError if the file is missing or damaged."""
         path = folder / DESCRIPTION
         check_files(path)
         try:
@@ -59,7 +59,7 @@ class PreparedTask:
 
 
 class PreparedWriter:
-    """Writer of a folder with a prepared task. Files appear there only when :meth:`finish` is called.
+    """Writer of a task's data for fairseq. Files appear in ``folder`` only when :meth:`finish` is called.
 
     Attributes:
         tokens: number of tokens per split.
@@ -82,9 +82,9 @@ class PreparedWriter:
             dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """Encode the examples of a split, and write them to the folder ``self.temporary``.
+        """Encode the examples of a split, and write them to the temporary folder.
 
-        Labels are written only if all examples have a label. The counts and the description are updated.
+        Labels are written only if every example has a label. The token counts and description are updated.
         """
         lengths = []
         for number in range(self.task.inputs):
@@ -113,9 +113,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the token count [B] of each model input. Only the longest of several candidates counts.
+        """Return the number of tokens [B] in each example's longest model input, including special tokens.
 
-        ``pieces`` [N, B] holds the numbers of subwords in the N texts of each of B examples.
+        ``pieces`` [N, B] holds the number of subwords in each of the N texts of B examples.
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
@@ -146,7 +146,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines to fairseq's binary files. Return each line's token count, and the unknown-token count."""
+    """Encode N lines to fairseq's binary files. Return token counts [N] and the number of unknown tokens."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

@@ -1,4 +1,4 @@
-"""Options of a pretrained checkpoint's model, with which fairseq-train builds an equal model."""
+"""Model options of a pretrained checkpoint, as arguments with which fairseq-train builds the same model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PretrainedCheckpoint:
         options: model options, as command-line arguments of fairseq-train.
         positions: maximum number of tokens in a sequence.
         dictionary_size: number of dictionary entries, including ``<mask>``.
-        fingerprints: dictionary from dictionary name to digest. None if the checkpoint contains no digests.
+        fingerprints: size and hash of each dictionary, by name. None if the checkpoint does not store them.
     """
 
     path: Path
@@ -60,7 +60,7 @@ class PretrainedCheckpoint:
         return cls(path, model_name(model), options, positions, size, stored_fingerprints(state))
 
     def check_options(self, words: Sequence[str]) -> None:
-        """Raise InputError if the fairseq-train options ``words`` conflict with the weights' architecture."""
+        """Raise InputError if the fairseq-train arguments set an option that the checkpoint determines."""
         names = set(fixed_options(self.model)) - _OPTIONS_OF_HEADS
         fixed = {f"--{name.replace('_', '-')}" for name in names}
         for name in parse_options(words):
@@ -70,7 +70,7 @@ class PretrainedCheckpoint:
     def check_dictionary(self, path: Path) -> None:
         """Raise InputError if a dictionary file differs from the checkpoint's dictionary.
 
-        ``<mask>`` is ignored, because the file does not contain it.
+        The symbol ``<mask>``, which the file does not contain, is added before the comparison.
         """
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do

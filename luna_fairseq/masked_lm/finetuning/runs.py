@@ -1,4 +1,4 @@
-"""Fine-tuning of a pretrained model with every setting in a sweep (``luna-finetune``)."""
+"""Hyperparameter sweep for fine-tuning a pretrained model (``luna-finetune``)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ BEST = "checkpoint_best.pt"
 
 
 class FineTuning:
-    """Sweep: one pretrained checkpoint, fine-tuned on one task with several hyperparameter settings.
+    """Hyperparameter sweep that fine-tunes a pretrained checkpoint on a task.
 
-    The folder of the sweep contains one folder per run, and ``finetune.json``, the record of finished runs.
+    The output folder contains one folder per run, and ``finetune.json``, the record of finished runs.
     """
 
     def __init__(self, options: FineTuningOptions) -> None:
@@ -92,7 +92,7 @@ class FineTuning:
                 )
 
     def _train_and_evaluate(self, name: str, setting: Setting) -> Dict[str, float]:
-        """Train a run, unless it is finished, and return its validation metrics, or {} if it diverged."""
+        """Train a run unless it is finished. Return its validation metrics, or {} if training diverged."""
         folder = self.options.out / name
         options = self._train_options(folder, setting)
         files = sorted(path for path in self.options.data.glob("*/*") if path.is_file())
@@ -114,7 +114,7 @@ class FineTuning:
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Raise InputError if a folder contains an unfinished run with other options or data."""
+        """Lock a run's folder. Raise InputError if it contains a run with other options or data."""
         must_match = select_fixed_options(options[1:], compares_results=True)
         must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
         must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))

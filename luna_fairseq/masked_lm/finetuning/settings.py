@@ -23,7 +23,7 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of a sweep: values that are tried in all combinations, and values for all runs.
+    """Hyperparameters of a sweep: values to try in all combinations, and values that all runs share.
 
     Attributes:
         batch_sizes: batch sizes to try.
@@ -46,7 +46,7 @@ class Settings:
     warmup: float
 
     def options(self, updates: int) -> List[str]:
-        """Return the fairseq-train options of all runs, given the maximum number of ``updates``."""
+        """Return the fairseq-train options that all runs share, given the maximum number of ``updates``."""
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
         words += ["--activation-dropout", self.activation_dropout, "--lr-scheduler", self.schedule]
@@ -70,7 +70,7 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return a task's hyperparameters for a ``sweep``: the paper's "table-9", or "search" (section 4.3)."""
+    """Return a task's hyperparameters for the sweep "table-9" or "search" (section 4.3 of the paper)."""
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
         # As in the authors' command. Table 9 has 0.1.
@@ -81,10 +81,10 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the fairseq-train options that define a task: the task, criterion, head and input format.
+    """Return the fairseq-train options that depend on the task, such as criterion and input format.
 
-    ``head`` is the name of the classification head to train. The options also include the number of classes
-    and the metric that selects the best checkpoint.
+    ``head`` is the name of the classification head to train. The options include the number of classes and
+    the metric that selects the best checkpoint.
     """
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]
@@ -121,7 +121,7 @@ def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
 
 
 def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
-    """Return the fairseq-train options for a batch size if only ``at_a_time`` examples fit into memory.
+    """Return the fairseq-train options for gradient accumulation, with ``at_a_time`` examples at once.
 
     Example:
         >>> accumulation_options(batch_size=32, at_a_time=8)

@@ -12,7 +12,7 @@ from luna_fairseq.errors import InputError
 
 @dataclass(frozen=True)
 class Example:
-    """Example of a fine-tuning task.
+    """Input texts and label of one example in a fine-tuning task.
 
     Attributes:
         inputs: one or two sentences or, for multiple choice, the passage or question followed by all
@@ -53,11 +53,11 @@ class FineTuningTask:
         return not self.labels
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the examples of a split in the order of the published files. ``split`` is fairseq's name."""
+        """Read the examples of a split, such as "valid", in the order of the published files."""
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Return the label, or raise InputError, whose message begins with ``location``, if it is invalid.
+        """Return a valid label. If the label is invalid, raise InputError with ``location`` in the message.
 
         In regression tasks, valid labels are numbers from 0 to 5.
         """

@@ -24,8 +24,8 @@ def chunk_causal_linear(
     """Compute causal linear attention over a whole sequence, chunk by chunk, in linear memory.
 
     The query and key features x and y are [B, H, T, M], the values z and the result [B, H, T, N], for H heads
-    and T positions. ``log_decay`` [B, H, T] is the log decay at each position. ``state`` [B, H, M, N] is the
-    decayed sum of ``y_j^T z_j`` over earlier positions.
+    and T positions. ``log_decay`` [B, H, T] is the log decay at each position, or None for no decay.
+    ``state`` [B, H, M, N] is the decayed sum of ``y_j^T z_j`` over earlier positions, or None for zeros.
     """
     with torch.autocast(x.device.type, enabled=False):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
@@ -57,14 +57,14 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the sum [n, M, N] of ``y_j^T z_j`` over positions before the first chunk, or zeros."""
+        """Return the state [n, M, N] before the first chunk, zeros if there are no earlier positions."""
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
         return state.to(self.dtype())
 
     def chunk_slices(self) -> List[slice]:
-        """Return a slice of positions for each chunk, in order."""
+        """Return the slice of positions of each chunk, in order."""
         return chunk_slices(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
 
@@ -99,7 +99,7 @@ class Chunk(NamedTuple):
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Decay the dot products [n, c, c] of positions t and j in place, and set them to 0 for j > t."""
+        """Apply decay and the causal mask to dot products [n, c, c] in place. They become 0 for j > t."""
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class Chunk(NamedTuple):
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state [n, M, N] after the chunk: the decayed ``state`` plus (decayed y)^T z."""
+        """Return the state [n, M, N] after the chunk: the decayed ``state`` plus ``decayed_y^T z``."""
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
@@ -134,10 +134,7 @@ class ChunkGradients(NamedTuple):
 
 
 class _ChunkCausalLinear(Function):
-    """Autograd function of chunkwise causal linear attention.
-
-    The function maps the tensors of :class:`Inputs` to the output [n, T, N].
-    """
+    """Autograd function of chunkwise causal linear attention, from :class:`Inputs` to output [n, T, N]."""
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
@@ -165,8 +162,8 @@ class _ChunkCausalLinear(Function):
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Compute the gradients with respect to all tensors in ``inputs``, in the order of its fields.
 
-    If a field is None, None is returned in place of a gradient. ``grad`` [n, T, N] is the gradient of the
-    output, N wide, of n heads at T positions. The chunks are processed from the last to the first.
+    If a field is None, so is its gradient. ``grad`` [n, T, N] is the gradient of the output. The chunks are
+    processed from the last to the first.
     """
     slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
@@ -220,7 +217,7 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Select the inputs in the slice ``span``, and compute the decay factors between its positions."""
+    """Select the positions ``span`` of the inputs, and compute the decay factors between them."""
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)
     if inputs.log_decay is None:

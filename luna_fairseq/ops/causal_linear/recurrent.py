@@ -17,8 +17,8 @@ def recurrent_causal_linear(
         x: M features of each new query, [B, H, T, M], for B examples and H heads.
         y: features of the new keys, with the same shape as ``x``.
         z: new values [B, H, T, N] of width N.
-        log_decay: log decay [B, H, T] at each position, at most 0.
-        state: state [B, H, M, N] returned by the previous call.
+        log_decay: log decay [B, H, T] at each position, at most 0. None means no decay.
+        state: state [B, H, M, N] returned by the previous call. None means zeros.
 
     Returns:
         The output [B, H, T, N] in the dtype of ``z``, and the new state in float32 (float64 for float64

@@ -6,7 +6,7 @@ products ``a_j^T k_j`` and ``a_j^T v_j``, each a matrix [L, K] for each head. Th
 hand. It recomputes the products and the states from the saved inputs and the saved softmax.
 
 Shapes: N = B x H heads in the batch, T positions, c positions in a chunk, head width K, L rows of P. A [N, c,
-L] are the pack weights, one row a_t for each position. Attention is tied if keys and values are the same
+L] are the pack weights, one vector a_t for each position. Attention is tied if keys and values are the same
 tensor.
 """
 
@@ -54,7 +54,7 @@ class KeysValues(NamedTuple):
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Return the pair of ``function(*keys)`` and ``function(*values)`` for the members of ``pairs``."""
+    """Apply a function to the keys of all pairs and to their values, if any, and return the new pair."""
     keys = function(*[pair.keys for pair in pairs])
     if pairs[0].values is None:
         return KeysValues(keys, None)
@@ -70,13 +70,13 @@ class Inputs(NamedTuple):
         q: queries [N, T, K].
         pack_weights: pack weights [N, T, L], 0 at padding, in the dtype of the sums.
         inverse_steps: 1 / t [N or 1, T, 1], or the reciprocal of the sum of the decay factors.
-        dropout_factors: factors [N, T, L] of the unpack weights. None without dropout.
-        row_mask: mask [N or 1, 1, L], True at masked rows of P.
-        log_decay: log decay [N or H, T, 1], accumulated since the start of the sequence.
+        dropout_factors: scaled dropout mask [N, T, L] of the unpack weights. None without dropout.
+        row_mask: mask [N or 1, 1, L], True at masked rows of P. None masks no rows.
+        log_decay: log decay [N or H, T, 1], accumulated since the start of the sequence. None without decay.
         keys: keys [N, T, K].
         values: values [N, T, K]. None if they are the same tensor as the keys.
-        key_sum: sum [N, L, K] of a_j^T k_j over earlier positions.
-        value_sum: sum [N, L, K] of a_j^T v_j over earlier positions.
+        key_sum: sum [N, L, K] of a_j^T k_j over earlier positions. None without earlier positions.
+        value_sum: sum [N, L, K] of a_j^T v_j over earlier positions. None without earlier positions.
     """
 
     q: Tensor
@@ -91,11 +91,11 @@ class Inputs(NamedTuple):
     value_sum: Optional[Tensor]
 
     def initial_state(self) -> Optional[KeysValues]:
-        """Return the sums over positions before the first chunk. None if there are no such positions."""
+        """Return the state before the first chunk. None if there are no earlier positions."""
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
     def chunk_slices(self) -> List[slice]:
-        """Return a slice of positions for each chunk, in order."""
+        """Return the slice of positions of each chunk, in order."""
         return chunk_slices(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
 
 
@@ -115,7 +115,7 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the causally masked dot products x_t . y_j as a matrix [N, c, c]. They are 0 for j > t.
+        """Compute the dot products x_t . y_j [N, c, c], with a causal mask: 0 for j > t.
 
         x and y are [N, c, M] of any width M. With decay, products are multiplied by the decay from j to t.
         """
@@ -136,14 +136,14 @@ class Chunk(NamedTuple):
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to weights x [N, c, L], and divide the weights of each position t by t."""
+        """Apply dropout to weights x [N, c, L], and multiply them by ``inverse_steps``."""
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
         """Compute the sums ``a_j^T k_j`` and ``a_j^T v_j`` over all positions up to the end of the chunk.
 
-        ``before`` holds the sums up to the start of the chunk. It is None without earlier positions. With
+        ``before`` holds the sums up to the start of the chunk, or is None without earlier positions. With
         decay, these sums are multiplied by the decay over the chunk.
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
@@ -165,7 +165,7 @@ class ChunkResults(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk.
+    """Gradients of the inputs of one chunk, with the shapes of the inputs.
 
     Attributes:
         read_scale: derivative of the loss with respect to the log of a factor that multiplies the sums read
@@ -185,7 +185,7 @@ class ChunkGradients(NamedTuple):
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
     """Compute the output [N, c, K] of one chunk, and its softmax weights [N, c, L] before dropout.
 
-    ``before`` is the state, the sums over all positions before the chunk. None for the first chunk.
+    ``before`` is the state before the chunk, or None if there are no earlier positions.
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -213,8 +213,8 @@ def chunk_backward(
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
     """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
 
-    ``softmax`` holds the weights from :func:`chunk_forward`. ``grad`` is the gradient of the output.
-    ``grad_after`` is the gradient of the state after the chunk. It is None for the last chunk.
+    ``softmax`` [N, c, L] holds the weights from :func:`chunk_forward`, and ``grad`` [N, c, K] the gradient of
+    the output. ``grad_after`` is the gradient of the state after the chunk, or None for the last chunk.
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None
@@ -410,7 +410,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Select the inputs in the slice ``span``, and compute the decay factors between its positions."""
+    """Select the positions ``span`` of the inputs, and compute the decay factors between them."""
     dtype = inputs.pack_weights.dtype
     is_whole = span.stop - span.start == inputs.q.size(1)
 

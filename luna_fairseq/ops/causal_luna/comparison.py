@@ -71,13 +71,13 @@ def draw_sample(
 
 
 def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> str:
-    """Compare outputs and gradients with those of the chunkwise implementation in float64.
+    """Compare the output and gradients of an implementation with chunkwise attention on the same inputs.
 
-    In float32, the chunkwise implementation itself might not be accurate enough, because torch may use TF32
-    on a GPU. The inputs must have two examples. The first third of the first example is treated as padding.
     Return a description such as "its output differs by 1.0e-01 from that of the chunkwise implementation".
-    The number is the norm of the difference divided by the norm of the expected tensor. Return "" if no such
-    error exceeds the tolerance of its dtype, which is larger for the gradient of the decay.
+    The number is the norm of the difference divided by the norm of the expected tensor. Return "" if no error
+    exceeds the tolerance of the dtype, which is larger for the gradient of the decay. The inputs must have
+    two examples. The first third of the first example is masked as padding. The reference is computed in
+    float64, because float32 products may use TF32 on a GPU.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
@@ -100,8 +100,8 @@ def output_and_gradients(
 ) -> Tuple[Optional[Tensor], ...]:
     """Return the output, and the gradients of q, k, v, pack_weights and log_decay, as a tuple.
 
-    If an input is None, None is returned in place of its gradient. ``implementation`` is a function with the
-    arguments of :func:`causal_luna`, some of which are passed as ``options``.
+    If an input is None, so is its gradient. ``implementation`` has the arguments of
+    :func:`causal_luna`, some of which are passed as ``options``.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

@@ -43,14 +43,14 @@ def inverse_decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 def decay_totals(log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
     """Return ``1 / decayed_counts(log_decay, steps)`` and the cumulative log decay, both [B or 1, H, T, 1].
 
-    The integers ``count`` and ``steps`` [B or 1, 1, T, 1] number the positions. ``steps`` is at least 1 and
-    includes the positions of earlier calls. The cumulative log decay ``log_decay * count`` is in float64.
+    ``count`` [B or 1, 1, T, 1] is the number of positions up to each position. ``steps`` also includes the
+    positions of earlier calls, and is at least 1. The cumulative log decay is in float64.
     """
     return _DecayTotals.apply(log_decay, count, steps)
 
 
 class _DecayTotals(Function):
-    """Autograd function of :func:`decay_totals`, with a derivative that needs half as many operator calls."""
+    """Autograd function of :func:`decay_totals`. Its backward pass needs half as many calls as autograd."""
 
     @staticmethod
     def forward(ctx: Any, log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply matrices in place by the factors that :func:`scale` describes."""
+    """Multiply N matrices x [N, R, S] by n factors in place, like :func:`scale`."""
     if x.size(0) == factor.size(0):
         return x.mul_(factor)
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)

@@ -34,8 +34,8 @@ class CausalLunaState(NamedTuple):
         value_sum: sum of the outer products a_j^T v_j over positions j, [B, H, L, K], in float32 or float64.
             If keys and values are the same tensor (tied), ``key_sum`` transposed is used, and this is None.
         steps: number of positions so far, [B], excluding padding. The dtype is int64, because a count in half
-            precision would stop at 2,048. None in a decoder, which stores this number once for all layers as
-            ``DecoderState.count``, and passes it on as :class:`TokenCounts`.
+            precision would stop at 2,048. None in a decoder, which stores this number once for all layers in
+            ``DecoderState.count``.
     """
 
     key_sum: Tensor
@@ -43,7 +43,7 @@ class CausalLunaState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def values(self) -> Tensor:
-        """Return the value sum [B, H, L, K], which is the transposed key sum if attention is tied."""
+        """Return the value sum [B, H, L, K], which is the transposed key sum in tied attention."""
         return self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
 
 
@@ -69,7 +69,7 @@ class TokenCounts(NamedTuple):
         """Return the token counts of B sequences after ``length`` more positions.
 
         ``earlier`` [B] is the number of earlier tokens. Positions where ``padding_mask`` [B, length] is True
-        are not counted. ``dtype`` is the keys' dtype. Reciprocals for half-precision keys are in float32.
+        are not counted. ``dtype`` is the dtype of the keys. For half precision, reciprocals are in float32.
         """
         steps = earlier + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
@@ -94,7 +94,8 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """Compute the pack weights omega(pack_k pack_q^T / sqrt(K)) of causal Luna attention (Luna, section 3.3).
 
     ``pack_q`` [B, H, L, K] is the unscaled projection of P. ``pack_k`` [B * n, H, T, K] is the projected
-    input. The n adjacent hypotheses of a sentence have the same P. ``activation`` names the function omega.
+    input. The n adjacent hypotheses of a sentence share one P. ``activation`` selects the function omega,
+    "softplus" or "elu".
 
     Returns:
         The weights [B * n, H, T, L] in float32 (float64 for float64 inputs), because they are summed over
@@ -160,7 +161,7 @@ PACK_WEIGHT_FORMS = FormTable(
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Set the pack weights [B, H, T, L] of padding to zero, so that the sums do not contain padding."""
+    """Set the pack weights [B, H, T, L] to zero where ``key_padding_mask`` [B, T] is True."""
     if key_padding_mask is None:
         return pack_weights
     return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)

@@ -34,7 +34,7 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
 
 
 def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
-    """Compute the weights [B or 1, H, T, T] of positions j in the decayed mean at positions t.
+    """Compute the weight of position j in the decayed mean at position t, as a tensor [B or 1, H, T, T].
 
     The weight is ``exp(log_decay n) / sum_i exp(log_decay n_i)``, where n is the number of non-padding
     positions after j up to t. The weight is 0 at padding and for j > t.
@@ -58,7 +58,7 @@ def naive_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute causal Luna attention by its formula, unoptimized, and also return the unpack weights.
+    """Compute causal Luna attention without optimizations, and also return the unpack weights.
 
     :func:`luna_fairseq.ops.causal_luna` describes the formula and the arguments.
 

@@ -16,7 +16,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return why the Triton kernels cannot be used. The answer does not depend on ``device``."""
+    """Return the reason why the kernels cannot be used, which is the same for all devices."""
     return "exported folders hold no Triton kernels"
 
 

@@ -27,10 +27,12 @@ class Decays(NamedTuple):
     Shapes: batch size B (1 if the examples have the same factors), H heads, N chunks of C positions.
 
     Attributes:
-        between: decay from position j to position t of the same chunk, [B, H, N, C, C], 0 for j > t.
+        between: decay from position j to position t of a chunk, [B, H, N, C, C], indexed by t and j. 0 for
+            j > t.
         from_start: decay from the end of the previous chunk to each position, [B, H, N, C, 1].
         to_end: decay from each position to the end of its chunk, [B, H, N, C, 1].
-        across: decay from the end of chunk m to the start of chunk n, [B, H, N, N], 0 unless m is before n.
+        across: decay from the end of chunk m to the start of chunk n, [B, H, N, N], indexed by n and m. 0
+            for m >= n.
     """
 
     between: Tensor
@@ -49,7 +51,7 @@ def parallel_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention, with the arguments and the output of :func:`causal_luna`."""
+    """Compute causal Luna attention for all chunks at once, with the arguments of :func:`causal_luna`."""
     T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
     if q.numel() == 0:
         return q.clone()

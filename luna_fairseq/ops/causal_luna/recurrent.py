@@ -51,8 +51,8 @@ def recurrent_causal_luna(
         u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
         y_t = (1 / t) u_t value_sum                   output [K]
 
-    :func:`luna_fairseq.ops.causal_luna` describes the tensors. ``state`` is the state returned by the
-    previous call. ``counts`` is the result of :meth:`TokenCounts.compute`, which all layers can use.
+    :func:`luna_fairseq.ops.causal_luna` describes the tensors. ``state`` was returned by the previous call,
+    and is None for the first. ``counts`` is the result of :meth:`TokenCounts.compute`, shared by all layers.
 
     Example:
         >>> import torch
@@ -102,9 +102,9 @@ def update_state(
     *,
     counts: TokenCounts,
 ) -> CausalLunaState:
-    """Return a new state with the keys and values of new positions added to the sums of ``state``.
+    """Add the keys and values of T new positions to the sums of ``state``, and return the new state.
 
-    k, v [B, H, T, K] and pack_weights [B, H, T, L] belong to the T new positions, which ``counts`` includes.
+    k and v are [B, H, T, K], and pack_weights [B, H, T, L]. ``counts`` includes the new positions.
     ``log_decay`` is [H] or None. If ``v`` is ``k`` in every call (tied attention), the value sum is a view of
     the key sum.
     """

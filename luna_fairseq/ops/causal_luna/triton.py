@@ -25,9 +25,9 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return why these inputs are not supported, such as "heads of 256 are wider than 128".
+    """Return the reason why the kernels do not support these inputs, or "" if they do.
 
-    Return "" if they are supported.
+    A reason reads like "heads of 256 are wider than 128". K is the head width, and L the number of rows of P.
     """
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
@@ -40,7 +40,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 @lru_cache(maxsize=None)
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason Triton kernels cannot run on a device, or an empty string if they can."""
+    """Return the reason why the kernels cannot be used on a device, or "" if they can."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
@@ -202,12 +202,11 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Convert negative log decays ("ages") from sequences to chunks and segments.
+    """Compute the negative log decay ("age") since the start of each chunk, and over each segment.
 
     ``ages`` [B, H, T], for B examples, H heads and T positions, are accumulated since the start of the
     sequence. ``plan``, the result of :func:`make_plan`, divides positions into chunks and segments. Return
-    the age of each position since the start of its chunk, and the negative log decay over each segment (its
-    span). Both are None without decay.
+    the age of each position in its chunk, and the age over each segment. Both are None without decay.
     """
     if ages is None:
         return None, None
@@ -231,9 +230,9 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a dictionary from argument name to value for the arguments that all kernels take.
+    """Return the arguments that the kernels share, as a dictionary from name to value.
 
-    Besides ``tensors`` and ``numbers``, these are the tensors' strides, the precision and scratch memory.
+    They are ``tensors``, ``numbers``, the strides of the tensors, the precision and scratch memory.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -245,7 +244,7 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
 
 
 def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Allocate an uninitialized tensor with ``size`` elements per head."""
+    """Allocate an uninitialized tensor [B, H, size] for q [B, H, T, K]."""
     return q.new_empty(*q.shape[:2], size, dtype=dtype)
 
 

@@ -111,10 +111,10 @@ def load_chunk(x, offsets, mask, POLICY):
 
 @triton.jit
 def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
-    """Compute where chunk i of this program's segment is in memory, and the masks for loading it.
+    """Compute the memory offsets and masks for loading chunk i of this program's segment.
 
     A chunk is a block of BLOCK_T positions, and a segment is a run of ``chunks`` chunks. x_b, x_h and x_t are
-    the strides of q, k and v for examples, heads and positions; a_b, a_h and a_t are those of the pack
+    the strides of q, k and v for examples, heads and positions; a_b, a_h and a_t are the strides of the pack
     weights.
 
     Returns:
@@ -180,9 +180,9 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
         state = exp(-span) * state + sum over the segment
 
     ``sums`` are the sums over each segment, and ``spans`` the negative log decay over each segment. STEP is
-    -1 for the segments before and 1 for those after. SIDES is 1 if keys and values are the same tensor, so
-    that both states are equal, and otherwise 2. Return the two states, and the part of ``memory`` that holds
-    the states of this program if they do not fit into registers.
+    -1 to add the segments before, and 1 to add the segments after. SIDES is 1 if keys and values are the same
+    tensor, so that both states are equal, and otherwise 2. Return the two states, and the part of ``memory``
+    that holds the states of this program if they do not fit into registers.
     """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
@@ -319,8 +319,8 @@ def segment_sums_kernel(
 
         state = exp(-end) * state + x^T (exp(age - end) * a)
 
-    ``age`` is the negative log decay of a position since the start of its chunk, and ``end`` that of the last
-    position. The sums are stored in ``sums``.
+    ``age`` is the negative log decay of a position since the start of its chunk, and ``end`` is the age of
+    the last position. The sums are stored in ``sums``.
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
