@@ -41,6 +41,7 @@ from luna_fairseq.text.lexicon import EVERY_SENTENCE, Lexicon, write_lexicon
 
 # Our models, and compute types of CTranslate2.
 OURS = ("transformer", "luna-16-tied", "peer-softmax-int8", "luna-16-int8")
+BF16 = "luna-16-bf16"  # needs a CPU that multiplies in bfloat16
 THEIRS = ("float32", "int8")
 BEAM = 5
 PARTS = 8  # number of parts of the text, after each of which the next model takes its turn
@@ -173,7 +174,8 @@ def main() -> None:
     parser.add_argument("--sentences", default=1000, help="lines to read at most (default: 1000)", **count)
     parser.add_argument("--batch", default=16, help="lines in a batch at most (default: 16)", **count)
     parser.add_argument("--line", default=30, help="tokens of a single line (default: 30)", **count)
-    parser.add_argument("--models", nargs="*", choices=OURS, default=OURS, help="our models (default: all)")
+    ours = f"our models (default: {' '.join(OURS)})"
+    parser.add_argument("--models", nargs="*", choices=(*OURS, BF16), default=OURS, help=ours)
     parser.add_argument("--shortlist", help="candidates of a word (default: no shortlist)", **count)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args()

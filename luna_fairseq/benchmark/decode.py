@@ -10,6 +10,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.benchmark.models import ModelTask, ModelVariant
 from luna_fairseq.benchmark.task import BatchSize, Case, Job, number_options, require_equal
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.bfloat16_linear import use_bfloat16
 from luna_fairseq.models.int8 import quantise
 
 CHECKED_LENGTH = 9
@@ -26,7 +27,8 @@ class Decode(ModelTask):
     token.
 
     Rows: luna-16-tied is Luna with l = 16 and tied keys and values, luna-16-untied has separate keys and
-    values. transformer is fairseq's Transformer of the same size.
+    values. transformer is fairseq's Transformer of the same size. Rows that end in -int8 or -bf16 decode as
+    with --int8 or --bf16.
 
     Before anything is timed, the logits of decoding token by token are compared with those of whole
     sentences."""
@@ -78,9 +80,10 @@ class Decode(ModelTask):
         The error is the relative RMS of the difference from the logits of a full forward pass.
         """
         T = CHECKED_LENGTH
-        # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
-        # level.
-        variant = replace(variant, change=None) if variant.change is quantise else variant
+        # Models are compared before their weights are rounded, because rounding errors move some inputs to
+        # another 8-bit level.
+        if variant.change in (quantise, use_bfloat16):
+            variant = replace(variant, change=None)
         model: Any = self.make_model(variant, T).float().eval()
         source, target = (self.random_sentences(BatchSize(2, T)) for _ in range(2))
         encoded = model.encoder(source, src_lengths=torch.full((2,), T, device=source.device))

@@ -20,6 +20,7 @@ from luna_fairseq.benchmark.forms import force_forms
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice_option
 from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.bfloat16_linear import has_bfloat16_products, use_bfloat16
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.peers import ATTENTIONS
@@ -184,6 +185,7 @@ MODELS: Dict[str, ModelVariant] = {
     "luna-{l}-softmax-cross": luna_variant(ANCHORED, packed_lookup=0, cross_attention="softmax"),
     "luna-{l}-compiled": luna_variant(PLAIN, torch_compile=True),
     "luna-{l}-int8": luna_variant({"decode": "luna"}, change=quantise),
+    "luna-{l}-bf16": luna_variant({"decode": "luna"}, change=use_bfloat16),
     "luna-{l}-chunk": luna_variant(PLAIN, luna_backend="chunk"),
     "luna-{l}-parallel": luna_variant(PLAIN, luna_backend="parallel"),
     "luna-{l}-triton": luna_variant(PLAIN, luna_backend="triton"),
@@ -247,6 +249,8 @@ class ModelTask(Task):
         return found
 
     def skip_reason(self, variant: ModelVariant, case: Case) -> str:
+        if variant.change is use_bfloat16 and not has_bfloat16_products():
+            return "this CPU has no products in bfloat16"
         return missing_sdpa() if variant.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
