@@ -17,7 +17,7 @@ from attention_inputs import (
 )
 
 from luna_fairseq.ops import attention
-from luna_fairseq.ops.attention import luna_attention, naive_attention, softmax_attention
+from luna_fairseq.ops.attention import fast_softmax, luna_attention, naive_attention, softmax_attention
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 MASKS = {
@@ -206,3 +206,20 @@ def test_half_precision_on_a_cpu_multiplies_if_there_are_gradients(queries, keys
         with torch.no_grad():
             luna_attention(q, k, v)
     assert taken == [expected, "fused"]
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32])
+@pytest.mark.parametrize(
+    "dtype, tolerance", [(torch.float64, 1e-15), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
+)
+def test_softmax_of_short_rows(length, dtype, tolerance):
+    logits = (3 * torch.randn(50, 60, length)).to(dtype).requires_grad_()
+    logits.data[0] = torch.finfo(dtype).min  # a row of masked keys
+    exact = logits.detach().double().requires_grad_()
+    gradient = torch.randn(50, 60, length)
+    actual, expected = fast_softmax(logits), exact.softmax(dim=-1)
+    actual.backward(gradient.to(dtype))
+    expected.backward(gradient.double())
+    assert actual.dtype == dtype and actual.shape == expected.shape
+    assert_equal_up_to(actual, expected.to(dtype), tolerance)
+    assert_equal_up_to(logits.grad, exact.grad.to(dtype), 4 * tolerance)

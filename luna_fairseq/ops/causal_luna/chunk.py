@@ -18,6 +18,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from luna_fairseq.ops.attention import fast_softmax
 from luna_fairseq.ops.causal_luna.decay import (
     ChunkDecay,
     chunk_decay,
@@ -193,10 +194,10 @@ def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, T
         logits.baddbmm_(chunk.decay_from_start(q), before.keys.transpose(1, 2))
     logits.mul_(chunk.inverse_steps * q.size(-1) ** -0.5)
     if chunk.row_mask is None:
-        softmax = logits.softmax(dim=-1)
+        softmax = fast_softmax(logits)
     else:
         logits.masked_fill_(chunk.row_mask, torch.finfo(logits.dtype).min)
-        softmax = logits.softmax(dim=-1).masked_fill_(chunk.row_mask, 0.0)
+        softmax = fast_softmax(logits).masked_fill_(chunk.row_mask, 0.0)
     weights = chunk.drop_and_divide(softmax)
     output = torch.bmm(chunk.causal_product(weights, A), chunk.inputs.values_or_keys())
     if before is not None:
