@@ -19,16 +19,18 @@ from luna_fairseq.ops.attention import MAX_PENALTY
 
 
 class KeyPlaces(NamedTuple):
-    """Key positions and length ratio of the diagonal prior, multiplied by the strength gamma of the prior.
+    """Query-independent tensors of the diagonal prior, multiplied by the strength gamma of the prior.
 
-    The prior is a bias of attention toward keys near the source position expected for a query. For target
-    position t and source offset o, the bias is ``-|place + ratio (t + 1/2) + strength o| / sqrt(t + 1)``,
-    plus a constant for each query. Shapes: batch size B, H heads, N keys.
+    The diagonal prior is a bias of attention toward keys near an expected position. A query with target
+    position t expects the source position ``o + r (t + 1/2)``, where r is the ratio of source to target
+    length, and o the number of source tokens before the aligned sentence. A key at position c gets the bias
+    ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, plus a constant for each query. Each head learns gamma
+    and r. Shapes: batch size B, H heads, N keys.
 
     Attributes:
-        place: position of each key times ``-gamma`` [B, H, 1, N].
-        ratio: ratio of source to target length times gamma [B, H, 1, 1].
-        strength: gamma [B, H, 1, 1] of each head.
+        place: ``-gamma c`` [B, H, 1, N].
+        ratio: ``gamma r`` [B, H, 1, 1].
+        strength: ``gamma`` [B, H, 1, 1].
     """
 
     place: Tensor
@@ -65,8 +67,8 @@ class DecodingMemory(NamedTuple):
     ) -> Tuple[Tensor, Tensor]:
         """Compute attention from unscaled queries q [B, H, T, K] to the cached keys.
 
-        ``target`` holds the query positions for a diagonal prior. Return the output [B, H, T, K] and the
-        attention weights [B, H, T, N].
+        ``target`` holds the target positions of the queries, which a diagonal prior needs. Return the output
+        [B, H, T, K] and the attention weights [B, H, T, N].
         """
         # Batched products over B x H take half of the operator calls of matmul.
         heads = q.shape[:2]
@@ -76,10 +78,11 @@ class DecodingMemory(NamedTuple):
         return torch.bmm(dropped, value).unflatten(0, heads), weights.unflatten(0, heads)
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Return the bias [B, H, T, N] of T queries and N keys, including the diagonal prior if there is one.
+        """Return the bias [B, H, T, N] of the attention logits from T queries to N keys.
 
-        ``target`` holds the positions of the queries in the target. The prior is 0 for the nearest key and at
-        least ``-MAX_PENALTY``.
+        This includes the diagonal prior, if there is one: a bias toward keys near the source position that is
+        expected for a query, 0 at the nearest key and at least ``-MAX_PENALTY``. For the prior, ``target``
+        holds the target positions of the queries.
         """
         if self.places is None:
             return self.bias.expand(-1, self.key.size(1), -1, -1)
@@ -117,7 +120,7 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply key positions ``place`` [B, N] and the length ratio [H] by the prior's ``strength`` [H].
+    """Multiply key positions ``place`` [B, N] and the length ratio [H] by the diagonal prior's strength [H].
 
     Keys where ``padding_mask`` [B, N] is True are first moved far away.
     """

@@ -1,7 +1,7 @@
 """Options of anchored attention, and the factories that build the attention modules selected by the options.
 
-This module does not need fairseq. Shapes: batch size B, S context tokens, L rows of the packed sequence P,
-width C.
+Anchored attention is Luna attention with a bias toward nearby tokens. This module does not need fairseq.
+Shapes: batch size B, S context tokens, L rows of the packed sequence P, width C.
 """
 
 from dataclasses import dataclass
@@ -156,7 +156,8 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
         """Build the cross-attention that the options select: softmax, anchored or Luna attention.
 
-        If ``update_packed`` is False, softmax attention is built without pack attention.
+        Anchored attention is Luna attention with a bias toward nearby tokens. If ``update_packed`` is False,
+        softmax attention is built without pack attention, which updates the packed sequence P.
         """
         extension = self.extension
         arguments = {

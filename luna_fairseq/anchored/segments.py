@@ -192,9 +192,9 @@ class Segments(NamedTuple):
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the index [B, S] of the segment to which each token belongs.
+    """Return the index [B, S] of the segment to which each of the S tokens of a context belongs.
 
-    Token t of n belongs to segment ``(t + 1/2) L / n``, rounded down, of L segments.
+    Without padding, n tokens form L segments, one per row of P. Token t is in ``floor((t + 1/2) L / n)``.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])

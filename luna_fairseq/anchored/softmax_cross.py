@@ -151,7 +151,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Load the parameters. A module without pack attention ignores parameters of pack attention.
 
-        A checkpoint has such parameters if later layers were pruned, and a former inner layer is now last.
+        A checkpoint has such parameters if this layer is last only because later layers were pruned.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

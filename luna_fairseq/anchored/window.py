@@ -147,7 +147,8 @@ def window_attention(
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
     [B, H, L, K] the keys and values of the packed context. Logits are reduced by ``strength`` [H] times the
     distance. The result equals :func:`naive_window_attention` up to rounding. Return the output [B, H, S, K]
-    and the weights [B, H, L, W, L + N * W]. ``weights[:, :, i, j]`` are the weights of token j of segment i.
+    and, for L segments of W tokens and windows of N segments, the weights [B, H, L, W, L + N * W].
+    ``weights[:, :, i, j]`` are the weights of token j of segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -169,7 +170,7 @@ def window_attention(
 def _to_segments(x: Tensor, window: Window) -> Tensor:
     """Arrange the vectors x [B, H, S, K] of S tokens by segment, as [B, H, L, W, K].
 
-    Each segment is padded to W tokens. The result is undefined at padding.
+    Each of the L segments is padded to W tokens. The result is undefined at padding.
     """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
@@ -177,14 +178,14 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Convert vectors [B, H, L, W, K], arranged by text segment, to the context order [B, H, S, K]."""
+    """Convert vectors [B, H, L, W, K] of L segments of W tokens to the order of the text, [B, H, S, K]."""
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Convert keys or values of segments [B, H, L, W, K] to windows of N segments [B, H, L, N * W, K]."""
+    """Expand the L segments [B, H, L, W, K] to windows of N = ``number`` segments [B, H, L, N * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 

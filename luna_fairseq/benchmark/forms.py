@@ -35,7 +35,7 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 
 @contextmanager
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
-    """Context manager that forces implementations, given as strings "OPERATION=IMPLEMENTATION".
+    """Context manager that forces an implementation for each operation in "OPERATION=IMPLEMENTATION" strings.
 
     It yields a dictionary that maps each operation to the names of the implementations that ran.
     """

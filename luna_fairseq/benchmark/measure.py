@@ -119,7 +119,7 @@ def profile(job: Job, record: Record) -> Record:
     """Count the floating-point operations, the allocated memory and the operator calls of a job.
 
     ``record`` holds the measured time of the job. Return a row of the printed table, keyed by column. FLOPs
-    cover matrix products and attention, with masked positions of causal attention, but not Triton kernels.
+    are counted for matrix products and attention, including masked positions, but not for Triton kernels.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -67,9 +67,10 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace options that are None with the value of the option named in their field's metadata, in place.
+    """Replace each option that is None with the value of the option that it defaults to, in place.
 
-    For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
+    For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``. The field
+    metadata of ``dataclass`` name these defaults.
     """
     for field in fields(dataclass):
         source = field.metadata.get(DEFAULT_FROM)

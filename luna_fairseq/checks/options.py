@@ -226,10 +226,11 @@ def check_prompts(options: ParsedOptions) -> Faults:
 
 
 def check_divided_text(options: ParsedOptions) -> Faults:
-    """Yield an error if fairseq-eval-lm would score only a part of the text or cannot count its words.
+    """Yield an error for each option with which fairseq-eval-lm would give a wrong score.
 
-    With several processes, fairseq-eval-lm prints only the first process's score. ``--task streaming_lm``
-    must read the whole text at once, and cannot count words.
+    - Several processes: only the score of the first process's part of the text would be printed.
+    - ``--num-shards`` with ``--task streaming_lm``: the task must read the whole text at once.
+    - ``--post-process`` with ``--task streaming_lm``: the task cannot count words.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

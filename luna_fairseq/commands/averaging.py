@@ -29,7 +29,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 
     Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
     one checkpoint are in memory at a time. Integer and boolean tensors, such as counters and masks, are
-    copied from the last checkpoint. Parameters that are tied there, such as embeddings, stay tied.
+    copied from the last checkpoint. Tied parameters of the last checkpoint, such as embeddings, stay tied.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")

@@ -78,7 +78,7 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
     """Return the options and data checksums that must not change when a run is resumed.
 
-    Return None if --restore-file or a --reset-* option is given, because nothing is compared in that case.
+    Return None if --restore-file or a --reset-* option is given, because such a run may change them.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):

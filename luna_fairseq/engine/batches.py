@@ -11,7 +11,7 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 
 def _drops_incomplete_batches() -> bool:
-    """Return True if the installed fairseq drops an incomplete last batch of a dataset."""
+    """Return True if the installed fairseq drops the last examples of a dataset if they are too few."""
     from fairseq.data import data_utils
 
     try:
@@ -33,7 +33,7 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replacement for fairseq's ``batch_by_size`` that keeps an incomplete last batch."""
+    """Call fairseq's ``batch_by_size``, and append the last examples as a smaller batch if it drops them."""
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)

@@ -51,7 +51,7 @@ class Origin:
 
 
 class LoadedState(Dict[str, Any]):
-    """Part of a loaded checkpoint, such as its ``task_state`` or ``extra_state``.
+    """Entry ``task_state`` or ``extra_state`` of a loaded checkpoint, as a dictionary.
 
     The attribute ``origin`` describes the run that saved the checkpoint. fairseq passes the dictionary to the
     task or the trainer, which check with ``origin`` that the checkpoint belongs to the same task and run.
@@ -61,7 +61,7 @@ class LoadedState(Dict[str, Any]):
 
 
 def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedState:
-    """Copy a part of a checkpoint to a dictionary whose attribute ``origin`` describes the training run."""
+    """Convert an entry of a checkpoint, such as ``extra_state``, to a :class:`LoadedState` with an origin."""
     loaded = LoadedState(state or {})
     loaded.origin = origin
     return loaded
@@ -135,7 +135,7 @@ def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] =
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Replacement for ``FairseqTask.load_state_dict`` that first compares the task with the checkpoint."""
+    """Replacement for ``FairseqTask.load_state_dict`` that first checks task, languages and dictionaries."""
     if isinstance(state_dict, LoadedState):
         origin = state_dict.origin
         same_training.check_identity(origin.path, origin.identity, same_training.task_identity(self))

@@ -18,7 +18,7 @@ _OTHER_FILES = re.compile(
 
 
 def is_data(name: str) -> bool:
-    """Return True if a file is data, and not a by-product of the system or an editor, such as ``.DS_Store``.
+    """Return True unless a file, such as ``.DS_Store``, was created by an operating system or an editor.
 
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")

@@ -142,7 +142,7 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """Type of model, such as a translation model, and how to convert it to transformers.
+    """Rules for converting one type of fairseq model, such as translation models, to transformers.
 
     Attributes:
         title: name of the type in the model card, such as "masked language model".

@@ -27,13 +27,13 @@ from luna_fairseq.modules.memory import DecoderMemory, DecoderState
 class LunaCache:
     """Cache of a Luna decoder, passed to the model as ``past_key_values``.
 
-    The cache contains sums over the earlier positions, so its size does not depend on the text length. A
-    forward pass returns a new cache and leaves the given cache unchanged.
+    The cache contains weighted sums of the keys and values of all earlier positions, so its size does not
+    depend on the text length. A forward pass returns a new cache and leaves the given cache unchanged.
 
     Attributes:
         memory: cached tensors that every decoding step reads, computed from the encoder output or, in a
             language model, from the learned packed sequence P.
-        state: sums over the earlier positions, and the number of these positions.
+        state: weighted sums over the earlier positions, and the number of these positions.
     """
 
     is_compileable = False
@@ -45,7 +45,7 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Number of cached tokens per hypothesis, [batch size], excluding padding."""
+        """Vector with the number of cached tokens of each hypothesis in the batch, excluding padding."""
         return self.state.count
 
     @property

@@ -187,7 +187,8 @@ def _generation_dictionary(task: Any) -> Any:
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
     """Return the name of the classification head to export, or None to export the language model.
 
-    ``head`` is the user's choice. Raises InputError if ``head`` is None and the model has several heads.
+    ``head`` is the user's choice, with "none" for the language model. If ``head`` is None, the only head is
+    exported, or the language model if there is no head. Raises InputError for None and several heads.
     """
     if head is not None:
         return None if head == "none" else head

@@ -163,7 +163,7 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 
 
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
-    """Raise InputError unless a folder has all exported parameters of a checkpoint with equal shapes.
+    """Raise InputError unless a folder has every exported parameter of a checkpoint, in the same shape.
 
     ``weights`` holds the parameters in the folder, and ``model`` the parameters in the checkpoint. ``names``
     maps names in the checkpoint to names in the folder.

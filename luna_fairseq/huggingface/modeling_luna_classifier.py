@@ -42,9 +42,9 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Compute the attention output [B, C] of the first tokens' hidden states [B, C] over P [B, L, C].
+        """Attend from the first token of each sequence to the packed sequence P [B, L, C]. Return [B, C].
 
-        ``mask`` [B, L] is 0 at padding of P.
+        ``first`` [B, C] is the hidden state of the token, and ``mask`` [B, L] is 0 at padding of P.
         """
         packed = packed.transpose(0, 1)
         q, k, v = (
@@ -86,8 +86,8 @@ class LunaClassificationHead(nn.Module):
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
         """Return the vector [B, C] that represents each sequence, selected by ``config.classifier_reads``.
 
-        ``first`` [B, C] are the hidden states of the first tokens. ``packed`` is P [B, L, C], and ``mask``
-        [B, L] is 0 at padding of P.
+        ``first`` [B, C] is the hidden state of each sequence's first token, ``packed`` the packed sequence P
+        [B, L, C], and ``mask`` [B, L] is 0 at padding of P.
         """
         if self.reads == "mean":
             return masked_mean(packed, mask)

@@ -60,9 +60,11 @@ def write_code(model: str, folder: Path) -> None:
     """Copy a module of ``luna_fairseq.huggingface``, and the code that it imports, into a folder.
 
     The exported folder then works without ``luna_fairseq``. The modules of a subpackage are merged into one
-    file. The folder may already hold the code of another module. Raises ValueError if two merged modules
-    define the same name differently, if a function imports ``luna_fairseq``, or if the folder contains a
-    different version of a file.
+    file. You can copy several modules to the same folder, one after the other.
+
+    Raises:
+        ValueError: Two merged modules define the same name differently, a function imports ``luna_fairseq``,
+            or the folder contains a different version of a file.
     """
     modules: Dict[str, _Module] = {}
     _collect_modules(model, modules)

@@ -109,7 +109,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def _input_names() -> Set[str]:
-    """Return the names of all published files that the command can read from ``--mirror``."""
+    """Return the names of all input files that the command can read from the folder ``--mirror``."""
     from luna_fairseq.lra import published
 
     archives = (published.IMDB, published.CIFAR10, published.LRA_RELEASE)
@@ -150,7 +150,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
 
 
 def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write published ListOps expressions or, without ``--mirror``, generated ones. Return their counts."""
+    """Write ListOps expressions, read from ``--mirror`` if set, otherwise generated. Return their counts."""
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -193,7 +193,7 @@ def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the published Pathfinder images of width ``side``. Return their counts by split and class."""
+    """Write the Pathfinder images of width ``side`` to ``folder``. Return their counts by split and class."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -203,7 +203,7 @@ def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Co
 
 
 def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write new Pathfinder images of 32 x 32 pixels to ``folder``. Return their counts by split and class."""
+    """Generate 32 x 32 Pathfinder images, and write them to ``folder``. Return counts by split and class."""
     from luna_fairseq.lra import generated
     from luna_fairseq.lra.writing import write_images
 
@@ -224,7 +224,7 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
 
 
 def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
-    """Return the number of examples per split, set by options such as ``--train`` or else as published."""
+    """Return the number of examples per split, set by options such as ``--train`` or the benchmark."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 

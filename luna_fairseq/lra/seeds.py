@@ -277,7 +277,7 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
 
 
 def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Average the accuracies of a model over the seeds of each task, and then over the given tasks."""
+    """Average the accuracies ``by_task`` over the seeds of each task, and then over the tasks ``titles``."""
     return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
 

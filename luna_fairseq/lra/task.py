@@ -69,8 +69,8 @@ class LRAImageConfig(LRAConfig):
 class LRATask(FairseqTask):
     """Base class of the Long Range Arena tasks, in which each example belongs to one class.
 
-    Build the model before you load a dataset: the maximum length, the use of ``<CLS>`` and the number of
-    classes are model options.
+    Call :meth:`build_model` before :meth:`load_dataset`, which needs three model options: the maximum length,
+    the number of classes, and whether ``<CLS>`` is prepended.
 
     Attributes:
         pairs: True if an example is a pair of sequences.
@@ -91,7 +91,7 @@ class LRATask(FairseqTask):
         return super().build_model(cfg, from_checkpoint)
 
     def max_positions(self) -> int:
-        """Return the maximum length of a sequence in tokens or pixels."""
+        """Return the maximum sequence length, in tokens for text and in pixels for images."""
         return self.model_options.max_positions
 
     @property

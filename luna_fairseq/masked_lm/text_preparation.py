@@ -124,7 +124,7 @@ class TextPreparation:
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
         """Yield the lines of all files of a split. An empty line between two files separates their documents.
 
-        If given, ``controls`` is updated in place with each file's number of lines with control characters.
+        ``controls``, if given, counts the lines with control characters by path, and is updated in place.
         """
         for number, path in enumerate(self.files[split]):
             if number:

@@ -154,7 +154,8 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
         """Build a model for ``task`` from fairseq's nested ``TransformerConfig``.
 
-        --sentence-diagonal requires --diagonal-prior, and dictionaries with the sentence separator ``<sep>``.
+        Raises InputError if --sentence-diagonal is set without --diagonal-prior, or with a dictionary that
+        lacks the sentence separator ``<sep>``.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         cfg.separators = None

@@ -55,7 +55,7 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of the vectors of Luna's packed sequence P, without padding."""
+    """Classification head on the mean of all vectors of Luna's packed sequence P that are not padding."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         return mean_pool(packed, mask)
@@ -83,7 +83,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of P [B, L, C] over L, without padding (``mask`` [B, L] is True)."""
+    """Return the mean [B, C] of the vectors of P [B, L, C] that are not padding (``mask`` [B, L] False)."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

@@ -87,7 +87,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             self.has_new_packed_norm = True
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters after adapting the final layer norm of P in the state dict to this encoder."""
+        """Load parameters. Add, rename or remove the final layer norm of the packed sequence P if needed."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -158,7 +158,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             - ``packed_out``: packed sequence P [L, B, C] after the last layer, with L rows
             - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
             - ``packed_states``: P before the first and after each layer; empty without ``return_all_hiddens``
-            - ``sentences``: empty until :meth:`reorder_encoder_out` adds the sentence of each hypothesis
+            - ``sentences``: empty until :meth:`reorder_encoder_out` adds each hypothesis's sentence index
         """
         refuse_tracing()
         self.check_length(src_tokens.size(1))
@@ -194,9 +194,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Store the source sentence of each hypothesis in beam search, without copying the encoder output.
+        """Return the encoder output with the sentence index of each reordered hypothesis in ``sentences``.
 
-        Hypothesis i of the result continues hypothesis ``new_order[i]``.
+        Hypothesis i of the result continues hypothesis ``new_order[i]``. No other entry is reordered.
         """
         old = encoder_out["sentences"]
         new = old[0].index_select(0, new_order) if old else new_order

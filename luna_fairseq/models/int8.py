@@ -122,8 +122,8 @@ LINEAR8_FORMS = FormTable(
 class Linear8(nn.Module):
     """Linear layer that multiplies 8-bit weights by 8-bit inputs.
 
-    Weights have one scale per output feature, and inputs one per position. The output at a position therefore
-    does not depend on other positions or sentences.
+    Weights are scaled by the largest absolute weight of each output feature, and inputs by the largest
+    absolute input at each position. The output therefore does not depend on other positions or sentences.
 
     Args:
         weight: float32 matrix [out_features, in_features].
@@ -148,7 +148,7 @@ class Linear8(nn.Module):
         self.onednn = OneDnnWeight(quantised) if uses_onednn and has_onednn_product() else None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer that computes only N of the output features, with the indices ``outputs`` [N].
+        """Return a layer that computes only the output features at the N indices ``outputs`` [N].
 
         The unpacked weights are cached for later calls.
         """

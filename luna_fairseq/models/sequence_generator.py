@@ -114,7 +114,7 @@ class Ensemble(EnsembleModel):
         incremental_states: List[Dict[str, Any]],
         temperature: float = 1.0,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Expand the result of :meth:`compute_lprobs` to [R, V], with -inf for non-candidate tokens."""
+        """Expand the result of :meth:`compute_lprobs` to all V tokens, [R, V]. Non-candidates get -inf."""
         lprobs, weights = self.compute_lprobs(tokens, encoded, incremental_states, temperature)
         if encoded.candidates is not None:
             size = len(self.single_model.decoder.dictionary)
@@ -133,10 +133,10 @@ class RepeatBlock(NGramRepeatBlock):
         super().__init__(no_repeat_ngram_size, use_extension=False)
 
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-        """Find tokens that would repeat an n-gram of the R hypotheses ``tokens`` [R, T].
+        """Find the next tokens that would repeat an n-gram of any of the R hypotheses ``tokens`` [R, T].
 
-        Return two vectors: indices of hypotheses, and the token that each must not append. Indices may
-        repeat.
+        Return two vectors of equal length: hypothesis indices, and tokens that would repeat an n-gram of the
+        hypothesis. An index may occur several times.
         """
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:
@@ -313,7 +313,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Select the best continuations of each sentence, given the log-probabilities [R, N] of a step."""
+        """Select each sentence's best continuations. ``lprobs`` [R, N] is for R hypotheses and N tokens."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs

@@ -127,7 +127,7 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
 
 
 class SelectedOutputs(nn.Module):
-    """Layer that computes all outputs of another layer, and returns those with the indices ``outputs`` [N].
+    """Layer that computes all outputs of another layer, and returns those at the N indices ``outputs`` [N].
 
     This class is used for layers with hooks or of an unknown class, whose weights cannot be selected.
     """
@@ -137,12 +137,12 @@ class SelectedOutputs(nn.Module):
         self.layer, self.outputs = layer, outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the selected outputs [..., N] for x [..., in_features]."""
+        """Apply the layer to x [..., in_features], and return the outputs [..., N] at the N indices."""
         return self.layer(x).index_select(-1, self.outputs)
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer that computes only N outputs of an output projection, with the indices ``outputs`` [N].
+    """Return a layer that computes only the outputs of a projection at the N indices ``outputs`` [N].
 
     The layer has the class of the projection if the weights can be selected. Otherwise, it is a
     :class:`SelectedOutputs`.

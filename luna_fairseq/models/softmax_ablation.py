@@ -97,10 +97,10 @@ class SoftmaxCausalAttention(nn.Module):
 
 @dataclass(frozen=True)
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """Factory of a decoder's attention modules, with softmax attention in place of Luna's causal attention.
+    """Factory for a decoder's attention modules, with softmax attention in place of Luna's causal attention.
 
     Attributes:
-        noise: quantization noise arguments of fairseq's attention.
+        noise: arguments ``q_noise`` and ``qn_block_size`` of fairseq's attention, for quantization noise.
     """
 
     noise: Mapping[str, Any] = field(default_factory=dict)

@@ -46,12 +46,12 @@ class AttentionWeights(NamedTuple):
     Shapes: batch size B, H heads, T queries, S context tokens, L rows of the packed sequence P.
 
     Attributes:
-        pack: attention weights [B, H, L, S] of the rows of P over the context. None if the module does not
+        pack: attention weights [B, H, L, S] from rows of P to context tokens. None if the module does not
             compute pack attention.
-        unpack: attention weights [B, H, T, L] of the queries over the rows of P. None if the queries do not
-            attend to P.
-        read: combined weights [B, H, T, S] of the queries over the context, the sum of attention through P
-            and any direct attention.
+        unpack: attention weights [B, H, T, L] from queries to rows of P. None if the queries do not attend to
+            P.
+        read: combined weights [B, H, T, S] from queries to context tokens, the sum of attention through P and
+            any direct attention.
     """
 
     pack: Optional[Tensor]
@@ -190,7 +190,7 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], Any]:
-        """Compute pack attention, and cache the keys and values of unpack attention.
+        """Compute pack attention, and project the result to the keys and values of unpack attention.
 
         In pack attention, the packed sequence P attends to the context. In unpack attention, queries attend
         to the result. A decoder calls this method once per source, and :meth:`unpack` at every step.
@@ -200,11 +200,11 @@ class LunaAttention(ProjectingAttention):
             context: context [S, B, C].
             source: padding masks of the context and of P.
             geometry: token positions, if the weights depend on distance.
-            need_weights: also cache the pack weights, so that :meth:`unpack` can return weights over the
-                context.
+            need_weights: also return the pack weights with the keys and values, so that :meth:`unpack` can
+                return weights over the context.
 
         Returns:
-            Packed context Y_P [L, B, C], and the cached keys and values for :meth:`unpack`, by default a
+            Packed context Y_P [L, B, C], and the keys and values to cache for :meth:`unpack`, by default a
             :class:`PackedMemory`.
         """
         if self.watcher is not None:

@@ -104,7 +104,7 @@ class ReadWeights(NamedTuple):
     def total(self, pack_weights: Optional[Tensor]) -> Any:
         """Return the weights [B, H, T, S] over the context, the sum of direct weights and weights through P.
 
-        ``pack_weights`` [B, H or 1, L, S] are the weights of the rows of P, ignored if ``rows`` is None.
+        ``pack_weights`` [B, H or 1, L, S], from rows of P to the context, are ignored if ``rows`` is None.
         """
         if self.rows is None:
             return self.tokens
@@ -121,8 +121,8 @@ class PackedMemory(NamedTuple):
         key: keys [B, H, L, K] projected from Y_P, for batch size B and H heads of dimension K.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads. None if the weights
-            were not requested.
+        pack_weights: attention weights [B, L, S] from rows to context tokens, averaged over heads. None if
+            the weights were not requested.
     """
 
     key: Tensor

@@ -204,7 +204,7 @@ def configuration_names(options_class: Any) -> Tuple[str, ...]:
 
 
 def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:
-    """Return the names of the configuration options that determine the field ``name`` of an options class."""
+    """Return the configuration options that determine option ``name``: "encoder_layers" for "num_layers"."""
     encodes = issubclass(options_class, EncoderOptions)
     words = {"side": "encoder", "text": "source"} if encodes else {"side": "decoder", "text": "target"}
     return tuple(source.format(**words) for source in CONFIGURATION[name])

@@ -59,7 +59,7 @@ def has_hooks(layer: nn.Module) -> bool:
 def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if calling the layer computes ``W x + b`` (or ``W x`` without a bias) and nothing else.
 
-    Classes other than ``nn.Linear`` must set ``computes_plain_linear``. Subclasses do not inherit it.
+    A class other than ``nn.Linear`` must set ``computes_plain_linear`` itself, not inherit the attribute.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)
@@ -105,6 +105,7 @@ def absorbed_pack(
 ) -> Tensor:
     """Compute pack attention to the context [S, B, C] without projecting the context.
 
+    Instead, the key projection is applied to q, and the value projection to weighted sums of the context.
     q is the projected packed sequence P [B, H, L, K], for H heads of width K and L rows. The result has the
     same shape. context_padding_mask [B, S] is True at padding. An example that is all padding yields zeros.
     The bias broadcasts to the logits [B, H, L, S]. ``dropout`` is also applied in evaluation mode.
@@ -130,6 +131,7 @@ def absorbed_unpack(
 ) -> Tensor:
     """Compute unpack attention, including the output projection, without projecting x [T, B, C].
 
+    Instead, the query projection is applied to the keys, and the output projection to the values.
     x holds the queries, and the result is [T, B, C]. k and v [B, H, L, K] are the keys and values of the L
     rows of the packed context, for H heads of width K. packed_padding_mask [B, L] is True at masked rows. The
     bias broadcasts to the logits [B, H, T, L]. ``dropout`` is also applied in evaluation mode.

@@ -65,10 +65,10 @@ class FormTable:
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the implementation to use for these inputs.
 
-        If ``form`` is given, it is returned even if it does not support the inputs. Otherwise, the
-        implementation selected with :meth:`force` is chosen if it supports the inputs. By default, the first
-        implementation whose condition holds is chosen. Raise ValueError if ``form`` is unknown or no
-        condition holds.
+        If ``form``, the name of an implementation, is given, it is returned even if that implementation does
+        not support the inputs. Otherwise, the implementation selected with :meth:`force` is chosen if it
+        supports the inputs. By default, the first implementation whose condition holds is chosen. Raise
+        ValueError if no implementation has the name ``form``, or if no condition holds.
         """
         if form is not None:
             name = self.find(form).name

@@ -145,9 +145,9 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Return a dictionary of the tensors [B, ...] of a context that all decoding steps share.
+        """Compute a dictionary of tensors [B, ...] to cache from the results of :meth:`project_context`.
 
-        ``parts`` are the tensors that :meth:`project_context` returns. ``padding_mask`` [B, S] may be None.
+        The keyword argument ``padding_mask`` is a mask [B, S], True at padding of the context, or None.
         """
         raise NotImplementedError
 

@@ -27,7 +27,7 @@ POOL = 2
 class InformationBlock(nn.Module):
     """Convolutional block that replaces the feed-forward network of a Transformer layer.
 
-    Padding is set to zero first. Left padding is moved to the right for the convolutions, and then back.
+    Padding is set to zero. Left-padded sequences are shifted to position 0, and the output is shifted back.
 
     Args:
         embed_dim: width of the model.

@@ -138,9 +138,9 @@ class PeerDecoder(TransformerDecoderBase):
     ) -> Any:
         """Compute the hidden states [B, T, C] before the output projection, and fairseq's extra outputs.
 
-        With ``--diagonal-prior`` (a bias toward source tokens near an expected position), cross-attention
-        receives the target positions in a tuple with the padding mask. Raises InputError if
-        ``full_context_alignment`` is True.
+        ``--diagonal-prior`` is a bias toward source tokens near the position expected for a target position.
+        With this option, cross-attention gets a tuple of the padding mask and the target positions in place
+        of the padding mask. Raises InputError if ``full_context_alignment`` is True.
         """
         if full_context_alignment:
             raise InputError(

@@ -24,7 +24,11 @@ from luna_fairseq.peers.attention import (
 
 
 class LocalAttention(PeerAttention):
-    """Local attention: softmax attention within a sliding window or within blocks of w positions."""
+    """Local attention: softmax attention within a sliding window or within fixed blocks.
+
+    If ``options.local_kind`` is "window", queries attend to keys at most w = ``options.local_window``
+    positions away. If it is "blocks", they attend to the keys of their own block of w positions.
+    """
 
     name = "local"
     forms = (BIDIRECTIONAL, CAUSAL)
@@ -56,11 +60,11 @@ class LocalAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Compute causal attention for T new positions, given the last w positions, where w is the window.
+        """Compute causal attention for T new positions, given the state after all earlier positions.
 
-        The state holds the keys ``k`` and values ``v`` of these w positions, their ``positions``, a mask
-        ``real`` that is nonzero at tokens, and the ``count`` of tokens so far. Return the output [B, H, T, K]
-        and the new state.
+        For the last w positions (the window or block size), the state holds keys ``k`` and values ``v``
+        [B, H, w, K], token positions ``positions`` [B, w], and a mask ``real`` [B, w], 0 at padding.
+        ``count`` [B, 1] is the number of tokens so far. Return the output [B, H, T, K] and the new state.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()

@@ -14,8 +14,8 @@ SYNTHESIZER_KINDS = ("dense", "random", "factorized-dense", "factorized-random")
 class PeerOptions(FairseqDataclass):
     """Options of all attention mechanisms of luna_fairseq.peers, such as ``--performer-features``.
 
-    Option names start with the name of the mechanism: ``local_kind`` is the kind of local attention. Only the
-    options of softmax attention (``alibi``, ``diagonal_prior`` and ``sentence_diagonal``) have no prefix.
+    An option's prefix is its mechanism: ``local_kind`` is the kind of local attention, by default "window".
+    Only the options of softmax attention (``alibi``, ``diagonal_prior``, ``sentence_diagonal``) lack one.
 
     Example:
         >>> PeerOptions(local_window=3).local_kind

@@ -31,8 +31,9 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    The diagonal prior is a bias of cross-attention toward source tokens near an expected position. Queries
-    are numbered from 0, unless ``key_padding_mask`` is a tuple that contains their positions.
+    Self-attention can have the bias of ALiBi, and cross-attention the diagonal prior, a bias toward source
+    tokens near an expected position. For this prior, ``key_padding_mask`` may be a tuple of the padding mask
+    and the positions of the queries, which otherwise count from 0.
     """
 
     name = "softmax"

@@ -195,7 +195,7 @@ def _check_length(tokens: Tensor) -> Tensor:
 
 
 def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any) -> AttentionMaps:
-    """Convert the attention weights recorded in a forward pass on one sentence to attention maps."""
+    """Build an :class:`AttentionMaps` from attention records. ``fields`` are other arguments of the class."""
     if not records:
         raise InputError("The model has no attention whose weights can be shown. Give another checkpoint.")
     maps = {

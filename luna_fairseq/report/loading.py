@@ -20,7 +20,7 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """Text classifier for Long Range Arena, with its dictionaries. Pairs of texts are not supported."""
+    """Long Range Arena text classifier with token and label dictionaries. Text pairs are not supported."""
 
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:

@@ -35,7 +35,7 @@ NOT_FAIRSEQ = ("job_logging_cfg", "hydra")  # groups that belong to hydra
 
 
 def printed_options(line: str) -> Optional[Options]:
-    """Parse the log line in which fairseq-train prints its options. Return None if this fails.
+    """Parse the log line in which fairseq-train prints its options. Return None for any other line.
 
     The line contains a dictionary or a Namespace as printed by Python, in which enum values are unquoted.
 

@@ -68,7 +68,7 @@ class StreamDataset(FairseqDataset):
             - ``tokens``: token ids [B, 1 + T] of B streams: the preceding token, then the T tokens of the
               context and the segment. A stream that ends early is padded with the padding token.
             - ``context``: number of context tokens, which do not contribute to the loss.
-            - ``keep_after``: number of tokens after which the model saves its state for the next item.
+            - ``keep_after``: number of tokens before the next item starts. The model saves its state there.
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
         start = first * self.segment_length
@@ -186,7 +186,7 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(saved["state"])
 
     def _division_settings(self) -> List[Tuple[str, str, int]]:
-        """Return (key, name in messages, value) for each setting that must not change when a run resumes."""
+        """Return (key, name in error messages, value) of each setting that a resumed run must not change."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.num_streams),

@@ -46,10 +46,10 @@ class StreamingLMConfig(FairseqDataclass):
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
 class StreamingLMTask(LanguageModelingTask):
-    """Language modeling task in which each example of a batch continues an example of the previous batch.
+    """Language modeling task in which example i of a batch continues example i of the previous batch.
 
-    The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams.
-    Each example in a batch, in each process, has its own stream. Every stream starts with an empty state.
+    The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams,
+    one for each example of a batch in each process. Every stream starts with an empty state.
 
     Validation and evaluation use every token. Training omits a few tokens at the end of the text, fewer than
     the number of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single

@@ -101,7 +101,10 @@ def check_bitext(
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
-    """Raise InputError if a file is empty, the line counts differ, or all pairs have an empty side."""
+    """Raise InputError if a file is empty, the line counts differ, or all pairs have an empty side.
+
+    ``counts`` are the line counts of both files, and ``empty`` is the number of pairs with an empty side.
+    """
     for path, count in zip(paths, counts):
         if not count:
             raise InputError(f"{path} is empty. Give a file with one sentence on each line.")

@@ -274,7 +274,7 @@ class Evaluation:
 def _position_options(checkpoint: Path) -> Dict[str, str]:
     """Return the maximum sequence lengths in a checkpoint, keyed by option of fairseq-generate.
 
-    Without these options, fairseq's translation task would use its own default of 1,024 tokens.
+    The keys are "--max-source-positions" and "--max-target-positions", for which fairseq defaults to 1,024.
     """
     model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
     positions = {

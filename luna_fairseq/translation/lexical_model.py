@@ -1,8 +1,8 @@
-"""IBM model 1: translation probabilities between subword pieces (Brown et al., 1993).
+"""IBM model 1: translation probabilities between subwords (Brown et al., 1993).
 
-In this model, each target piece is the translation of one source piece of its sentence, and all source pieces
-are equally likely. Target pieces that translate no source piece are linked to the end-of-sentence symbol, in
-place of the empty word of the original model.
+In this model, each target subword is the translation of one source subword of its sentence, and all source
+subwords are equally likely. Target subwords that translate no source subword are linked to the
+end-of-sentence symbol, in place of the empty word of the original model.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_s
     ``pairs`` are sentence pairs as arrays of dictionary indices. The source includes the end-of-sentence
     symbol, the target does not. ``target_size`` is the size of the target dictionary.
 
-    A subword piece that occurs several times in a source sentence counts once. The memory use is about 40
-    bytes per combination of a source piece and a target piece in a sentence pair.
+    A subword that occurs several times in a source sentence counts once. A pair of m distinct source subwords
+    and n target subwords takes about 40 m n bytes of memory. In the example, ``best(5, 1)`` is the most
+    probable translation of subword 5.
 
     Example:
         >>> pairs = [([5, 6, 2], [7, 8]), ([5, 2], [7])]

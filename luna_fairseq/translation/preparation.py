@@ -217,7 +217,7 @@ class Preparation:
         return self.models, {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all splits, and write the data folder, plain validation and test text, and checksums.
+        """Encode all splits. Write the data folder, checksums, and the validation and test text unencoded.
 
         Return the paths of the written files, relative to the data folder, and the counts of
         :meth:`PairData.write` together with ``pieces``, the number of document pieces in each split.

@@ -27,8 +27,8 @@ class KnownTestSet:
         languages: language pair as in sacreBLEU's signature, such as "en-de".
         lines: number of sentences.
         tokens: number of reference tokens with sacreBLEU's tokenizer 13a.
-        split_tokens: minimum and maximum number of Moses tokens of the reference, with hyphens split.
-            Versions of the Moses tokenizer differ by a few tokens.
+        split_tokens: minimum and maximum number of Moses tokens of the reference, with hyphens split as in
+            ``well @-@ known``. Versions of the Moses tokenizer differ by a few tokens.
     """
 
     name: str
@@ -129,8 +129,8 @@ class Translations:
     Attributes:
         hypotheses: hypotheses as plain text.
         references: references as plain text, in the same order.
-        tokens: hypotheses as Moses tokens with split hyphens, if the system generates them. None if the
-            system generates plain text.
+        tokens: hypotheses as Moses tokens, with hyphens split as in ``well @-@ known``, if the system
+            generates them. None if the system generates plain text.
     """
 
     hypotheses: List[str]
@@ -155,7 +155,10 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines that should be plain text contain ``@-@``, a hyphen split by Moses."""
+    """Raise InputError if lines that should be plain text contain ``@-@``, a hyphen split by Moses.
+
+    The message begins with ``subject``, such as "the reference is", and ends with the advice ``remedy``.
+    """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
@@ -237,7 +240,7 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
-    """Compute BLEU on Moses tokens with hyphens split, as in the literature on WMT'14.
+    """Compute BLEU on Moses tokens with split hyphens (``well @-@ known``), as in the literature on WMT'14.
 
     Hypotheses that were generated as Moses tokens are scored unchanged. Plain text is tokenized first. Raise
     InputError if the number of tokens in the references is not in the range known for ``test_set``.
@@ -268,7 +271,7 @@ def _tokenize_moses(line: str, language: str) -> str:
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Raise InputError if plain references differ from a test set in the number of lines or tokens."""
+    """Raise InputError if plain-text references differ from a test set in the number of lines or tokens."""
     remedy = "Give --test-set none to score another text."
     if len(references) != test_set.lines:
         raise InputError(

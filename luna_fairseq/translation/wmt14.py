@@ -121,9 +121,9 @@ def text_files() -> List[str]:
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append a corpus to the two files of its split, and return the number of sentence pairs.
+    """Append the two ``files`` of a corpus to ``targets``, and return the number of sentence pairs.
 
-    SGML is converted to plain text, which overwrites the files.
+    SGML is converted to plain text, which replaces ``targets``. ``part`` names the corpus in error messages.
     """
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)

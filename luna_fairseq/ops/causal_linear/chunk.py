@@ -35,7 +35,7 @@ def chunk_causal_linear(
 class Inputs(NamedTuple):
     """Inputs of causal linear attention over a whole sequence.
 
-    Shapes: n heads in the batch (batch size times heads), T positions.
+    Shapes: n heads in the batch (batch size times heads), T positions, M features, values of width N.
 
     Attributes:
         x: query features [n, T, M].
@@ -112,13 +112,13 @@ class Chunk(NamedTuple):
 
 
 class ChunkOutput(NamedTuple):
-    """Output [n, c, N] of one chunk of c positions, for n heads and values of width N."""
+    """Output [n, c, N] of causal linear attention at c positions, for n heads and values of width N."""
 
     output: Tensor
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk of c positions, for n heads in the batch.
+    """Gradients of the inputs of one chunk: n heads in the batch, c positions, M features, values of width N.
 
     Attributes:
         x: gradient [n, c, M] of the query features.
@@ -134,7 +134,7 @@ class ChunkGradients(NamedTuple):
 
 
 class _ChunkCausalLinear(Function):
-    """Autograd function of chunkwise causal linear attention, from :class:`Inputs` to output [n, T, N]."""
+    """Autograd function of chunkwise causal linear attention, with output [n, T, N] for values of width N."""
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:

@@ -69,15 +69,16 @@ class Inputs(NamedTuple):
 
     Attributes:
         q: queries [N, T, K].
-        pack_weights: pack weights [N, T, L], 0 at padding, in the dtype of the sums.
-        inverse_steps: 1 / t [N or 1, T, 1], or the reciprocal of the sum of the decay factors.
+        pack_weights: pack weights a_t [N, T, L] of each position t, 0 at padding, in float32 or float64.
+        inverse_steps: factor [N or 1, T, 1] that converts sums over positions to means: 1 / t at token t or,
+            with decay, the reciprocal of the sum of the decay factors.
         dropout_factors: scaled dropout mask [N, T, L] of the unpack weights. None without dropout.
         row_mask: mask [N or 1, 1, L], True at masked rows of P. None masks no rows.
         log_decay: log decay [N or H, T, 1], accumulated since the start of the sequence. None without decay.
-        keys: keys [N, T, K].
-        values: values [N, T, K]. None if they are the same tensor as the keys.
-        key_sum: sum [N, L, K] of a_j^T k_j over earlier positions. None without earlier positions.
-        value_sum: sum [N, L, K] of a_j^T v_j over earlier positions. None without earlier positions.
+        keys: keys k_t [N, T, K].
+        values: values v_t [N, T, K]. None if they are the same tensor as the keys.
+        key_sum: sum [N, L, K] of a_j^T k_j over earlier positions j. None if there are none.
+        value_sum: sum [N, L, K] of a_j^T v_j over earlier positions j. None if there are none.
     """
 
     q: Tensor
@@ -124,11 +125,11 @@ class Chunk(NamedTuple):
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply x [N, c, M] by each position's decay since the start of the chunk, if there is decay."""
+        """Multiply x [N, c, M] of any width M by the decay from the chunk start to each position, if any."""
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply x [N, c, M] by each position's decay to the end of the chunk, if there is decay."""
+        """Multiply x [N, c, M] of any width M by the decay from each position to the chunk end, if any."""
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:
@@ -142,10 +143,10 @@ class Chunk(NamedTuple):
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
-        """Compute the sums ``a_j^T k_j`` and ``a_j^T v_j`` over all positions up to the end of the chunk.
+        """Compute the sums of ``a_j^T k_j`` and ``a_j^T v_j`` over positions j up to the end of the chunk.
 
-        ``before`` holds the sums up to the start of the chunk, or is None without earlier positions. With
-        decay, these sums are multiplied by the decay over the chunk.
+        a_j are the pack weights, k_j the key and v_j the value. ``before`` holds the sums up to the start of
+        the chunk, which are multiplied by the decay over the chunk, or is None without earlier positions.
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
@@ -353,7 +354,7 @@ def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
 
 
 class _ChunkCausalLuna(Function):
-    """Autograd function of chunkwise causal Luna attention, from :class:`Inputs` to the output [N, T, K]."""
+    """Autograd function of chunkwise causal Luna attention, with output [N, T, K] for N = B x H heads."""
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:

@@ -35,8 +35,8 @@ def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bo
 class Sample(NamedTuple):
     """Random inputs of causal Luna attention, and a random gradient ``grad`` of its output.
 
-    q, k, v and grad are [B, H, T, K], and pack_weights is [B, H, T, L]. v is None if keys and values are the
-    same tensor. log_decay [H] is None in attention without decay.
+    q, k, v and grad are [B, H, T, K], and pack_weights is [B, H, T, L] for L rows of the packed sequence P. v
+    is None if keys and values are the same tensor. log_decay [H] is None in attention without decay.
     """
 
     q: Tensor
@@ -60,8 +60,9 @@ def draw_sample(
 ) -> Sample:
     """Draw random inputs with a fixed seed, without changing torch's global generator.
 
-    The sizes are B examples, H heads, T positions, head width K and L rows of P. With ``has_decay``, H must
-    be even, because the two values of ``LOG_DECAY`` alternate between the heads.
+    The sizes are B examples, H heads, T positions, head width K and L rows of the packed sequence P. With
+    ``is_tied``, keys and values are the same tensor, and v is None. With ``has_decay``, H must be even,
+    because the two values of ``LOG_DECAY`` alternate between the heads.
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))

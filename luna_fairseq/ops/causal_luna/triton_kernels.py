@@ -267,8 +267,8 @@ def causal_scores(x, y, offsets, mask, age, J, PRECISION):
 def causal_sums(x, offsets, mask, scores, x_a, age, state, STATES, PRECISION):
     """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state``, the sums over this chunk and earlier chunks.
 
-    ``x_a`` holds the vectors a_j of the chunk. The second term is omitted if STATES is False. x, ``offsets``
-    and ``mask`` are arguments of :func:`load_chunk`.
+    ``scores`` are from :func:`causal_scores`, ``x_a`` holds the a_j, and ``age`` the negative log decay of t
+    since the chunk's start. :func:`load_chunk` loads x_t. Without STATES, the second term is omitted.
     """
     sums = product(scores, x_a, PRECISION)
     if STATES:
