@@ -4,7 +4,7 @@ A *task* is a computation with several implementations, such as a training step.
 *variant* of the task, such as Luna or a Transformer, and has a row in the printed table. A *case* is a
 setting in which all variants are measured, such as a sequence length.
 
-To add a variant, add an entry to ``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS`` or
+To add a variant, add an entry to ``attention.CAUSAL``, ``attention.BIDIRECTIONAL``, ``models.MODELS`` or
 ``apollo.OPTIMIZERS``. If ``peer=True``, the table gets a column with the speedup of each variant over the new
 variant. If ``optional=True``, the variant is measured only if ``--with`` selects it. To add a task, write a
 subclass of :class:`~.task.Task` and add it to ``__main__.TASKS``.

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Type
 import torch
 
 from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
-from luna_fairseq.benchmark.forms import FORMS, force_forms
+from luna_fairseq.benchmark.forms import CHOICES, force_forms
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import (
     describe_environment,
@@ -65,7 +65,7 @@ def _common_options() -> argparse.ArgumentParser:
     add("--profile", action="store_true", help="also print operations, memory and calls of each row")
     add("--check", action="store_true", help="only check the results of the rows, without measurements")
     force = "take this form of an operation wherever possible; may be repeated"
-    add("--force", action="append", choices=FORMS, metavar="OPERATION=FORM", help=force)
+    add("--force", action="append", choices=CHOICES, metavar="OPERATION=FORM", help=force)
     offer_quiet(common)
     return common
 

@@ -153,7 +153,7 @@ CAUSAL = {
                         optional=True, skip_reason=missing_triton),
     "sdpa": Variant(partial(fused_attention, is_causal=True), skip_reason=missing_sdpa, peer=True),
 }  # fmt: skip
-FORMS = {
+BIDIRECTIONAL = {
     "luna-naive": Variant(partial(pack_and_unpack, attention=explicit_attention)),
     "luna": Variant(pack_and_unpack, equals="luna-naive"),
     "anchored-naive": Variant(partial(anchored_attention, attention=explicit_attention), optional=True),
@@ -273,13 +273,12 @@ class CausalAttention(AttentionTask):
     The inputs are projected heads, so that projections are not measured. Luna's pack weights are measured.
     The case "forward" has no gradients, and "forward+backward" computes the gradients of all inputs.
 
-    Rows: cumsum is the definition, a cumulative sum over the outer products of all positions. chunk and
-    triton compute the same result in blocks of positions, with torch and with a Triton kernel. decay and
-    decay-triton also forget earlier tokens. sdpa is softmax attention of the same inputs, a different
+    Rows: cumsum is the definition, a cumulative sum over the outer products of all positions. chunk,
+    parallel and triton compute the same result in blocks of positions: block by block, all blocks at once,
+    and with a Triton kernel. decay, decay-parallel and decay-triton also forget earlier tokens. sdpa is softmax attention of the same inputs, a different
     function.
 
-    Before anything is timed, the output and the gradients of chunk, triton and decay are compared with their
-    definitions in float64."""
+    Before anything is timed, outputs and gradients are compared with the definitions in float64."""
     example = "--lengths 512 1024 --tied"
     table = CAUSAL
     options = {
@@ -317,7 +316,7 @@ class PackAndUnpack(AttentionTask):
 
     Before anything is timed, the output and the gradients are compared with the definitions in float64."""
     example = "--lengths 1024 --with look-up"
-    table = FORMS
+    table = BIDIRECTIONAL
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:

@@ -30,7 +30,7 @@ if importlib.util.find_spec("fairseq") is not None:
     from luna_fairseq.models.onednn_linear import LINEAR_FORMS
 
     FORM_TABLES.update(linear=LINEAR_FORMS, int8=LINEAR8_FORMS)
-FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form in table.forms]
+CHOICES = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form in table.forms]
 
 
 @contextmanager

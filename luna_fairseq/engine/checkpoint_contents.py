@@ -160,7 +160,7 @@ def _save_with_training_info(
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
-def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
+def _load_and_compare(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     """Replacement for ``Trainer.load_checkpoint`` that checks that the checkpoint belongs to this run.
 
     The moving averages, the learning rate schedule and the early-stopping counter are restored as well.

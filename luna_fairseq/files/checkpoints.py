@@ -141,8 +141,8 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     last_updates = count_updates(last) if exists and fault is None else None
     name = re.compile(_NAME.format(suffix=re.escape(suffix)))
     found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
-    for path in sorted(found, key=_age, reverse=True):
-        if exists and fault is None and _age(path)[0] <= _age(last)[0]:
+    for path in sorted(found, key=_recency, reverse=True):
+        if exists and fault is None and _recency(path)[0] <= _recency(last)[0]:
             return None
         updates = count_updates(path)
         if updates is None:
@@ -163,7 +163,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     return None
 
 
-def _age(path: Path) -> Any:
+def _recency(path: Path) -> Any:
     """Return a sort key for a checkpoint path: its modification time, then the numbers in its file name."""
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 

@@ -57,7 +57,7 @@ class FusedProjections(nn.Module):
 
         ``layers`` must be the fused layers, and must not have hooks, because hooks would not run.
         """
-        return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
+        return tuple(layers) == self.layers and not any(map(has_hooks, layers))
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply all layers to x [..., in_features], and concatenate the outputs along the last dimension."""

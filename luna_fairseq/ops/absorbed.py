@@ -275,14 +275,14 @@ def _is_prepared(query: Tensor, memory: Any, *others: Any) -> bool:
 def _should_absorb_query(
     query: Tensor, memory: Any, projections: Sequence[nn.Module], reads_only_rows: bool
 ) -> bool:
-    # One hypothesis for each sentence: the queries [T, B, C] are as many as the sentences.
-    is_one_each = reads_only_rows and query.size(1) == memory.key.size(0)
-    return is_one_each and should_absorb(memory.key, query, projections)
+    is_possible = _can_absorb_query(query, memory, projections, reads_only_rows)
+    return is_possible and should_absorb(memory.key, query, projections)
 
 
 def _can_absorb_query(
     query: Tensor, memory: Any, projections: Sequence[nn.Module], reads_only_rows: bool
 ) -> bool:
+    # One hypothesis for each sentence: the queries [T, B, C] are as many as the sentences.
     is_one_each = reads_only_rows and query.size(1) == memory.key.size(0)
     return is_one_each and all(map(can_absorb, projections)) and not isinstance(memory, AbsorbedMemory)
 

@@ -200,9 +200,9 @@ def _compute_causal_weights(attention: LunaCausalAttention, call: Call) -> Weigh
 
 
 def _compute_softmax_weights(attention: MultiheadAttention, call: Call) -> Weights:
+    """Compute the weights of fairseq's softmax attention, named "read"."""
     # torch's fused function does not return per-head weights. With an incremental state, fairseq computes
     # attention itself.
-    """Compute the weights of fairseq's softmax attention, named "read"."""
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
     _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
     return {READ: weights.transpose(0, 1)}

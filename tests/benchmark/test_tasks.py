@@ -221,7 +221,7 @@ WRONG_FORMS = [
 
 @pytest.mark.parametrize("name, form, function, message", WRONG_FORMS)
 def test_a_wrong_form_is_not_timed(name, form, function, message, monkeypatch):
-    table = {"causal": attention.CAUSAL, "attention": attention.FORMS}[name]
+    table = {"causal": attention.CAUSAL, "attention": attention.BIDIRECTIONAL}[name]
     monkeypatch.setitem(table, form, replace(table[form], make=function))
     why, jobs = failed(task_of(f"{name} {HEADS}"))
     assert list(why) == [form] and message in why[form]
