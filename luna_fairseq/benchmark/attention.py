@@ -275,8 +275,8 @@ class CausalAttention(AttentionTask):
 
     Rows: cumsum is the definition, a cumulative sum over the outer products of all positions. chunk,
     parallel and triton compute the same result in blocks of positions: block by block, all blocks at once,
-    and with a Triton kernel. decay, decay-parallel and decay-triton also forget earlier tokens. sdpa is softmax attention of the same inputs, a different
-    function.
+    and with a Triton kernel. decay, decay-parallel and decay-triton also forget earlier tokens. sdpa is
+    softmax attention of the same inputs, a different function.
 
     Before anything is timed, outputs and gradients are compared with the definitions in float64."""
     example = "--lengths 512 1024 --tied"
