@@ -18,14 +18,17 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
-    """Return a copy of ``environment`` with which :func:`bind` makes a child stop with this process."""
+    """Return a copy of ``environment`` for starting a child process that stops when this process ends.
+
+    The copy contains the ID of this process. The child must call :func:`bind`, which reads the ID.
+    """
     return {**environment, _PARENT: str(os.getpid())}
 
 
 def bind() -> None:
     """Make Linux send SIGTERM to this process when its parent ends, even if the parent is killed.
 
-    The parent must have set the environment of :func:`bind_to_this_process`.
+    The parent must have started this process with the environment from :func:`bind_to_this_process`.
     """
     if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

@@ -90,9 +90,9 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Return ``places`` with the fields ``middle`` and ``width`` filled in, in the given dtype.
+    """Return a copy of ``places`` with ``middle = place + 1/2`` and ``width = sqrt(place + 1)`` per token.
 
-    ``middle`` is each token's centre, and ``width`` the width of the prior around the expected position.
+    Both fields are [B, 1, n * T, 1] in ``dtype``. :class:`TargetPlaces` describes them.
     """
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())

@@ -113,7 +113,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """(query, segment) pairs whose products are computed from a copy of the segments' tokens for each query.
+    """(query, segment) pairs for which the tokens of the segments are copied separately for each query.
 
     Copies are fast if there are few queries. ``segment`` [M, N] holds the indices of the N segments that each
     of M queries attends to.

@@ -81,9 +81,9 @@ class LayoutCall(NamedTuple):
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if a context has at most 64 tokens, or while torch captures a graph.
+        """Return True if any context in the batch has at most 64 tokens, or if the lengths are unknown.
 
-        During the capture, the lengths are unknown, because the values of the mask cannot be read.
+        They are unknown while torch captures a graph, because the values of the mask cannot be read.
         """
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
@@ -163,9 +163,9 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return the number of segments that a query attends to: ``number``, but not more than L.
+    """Return how many of L segments of W tokens a query attends to: ``number``, but at most L.
 
-    With ``has_short``, these segments of W tokens must also have room for the 64 tokens of a short context.
+    With ``has_short``, the query attends to more segments if they are needed to hold 64 tokens.
     """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
@@ -234,7 +234,7 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Gather the values [B, L, W] of ``place`` [B, S] for the W tokens of each of the L segments.
+    """Arrange the token positions ``place`` [B, S] by segment, as [B, L, W] for L segments of W tokens.
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """
@@ -242,7 +242,7 @@ def arrange_places(place: Tensor, position: Tensor) -> Tensor:
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
-    """Arrange keys and values [B, H, S, K] of S tokens by text segment, as ``layout`` determines.
+    """Arrange the keys and values [B, H, S, K] of S tokens by segment, according to ``layout``.
 
     If keys and values are the same tensor, the arranged keys and values are also the same tensor.
     """
@@ -252,7 +252,7 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Arrange the vectors x [B, H, S, K] of S tokens by text segment, as [B, H, L, W, K].
+    """Arrange the vectors x [B, H, S, K] of S tokens by segment, as [B, H, L, W, K].
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """

@@ -62,7 +62,7 @@ class Decode(ModelTask):
     def prepare_search(self, model: Any, batch: BatchSize) -> Job:
         """Return a function that translates a batch of random sentences by beam search with ``model``.
 
-        The batch is the same for all models. Translations are as long as their sources.
+        All models get the same sentences. ``batch`` sets their number and the length of source and target.
         """
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
@@ -97,7 +97,7 @@ class Decode(ModelTask):
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
     """Translate a batch and discard the translations, so that the time can be measured.
 
-    Raise InputError if a translation is not as long as its source, as the benchmark requires.
+    Raise InputError if the length of a translation differs from the length of its source.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

@@ -210,9 +210,9 @@ def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Return the lines of gpu.md, given a dictionary from command to its :func:`run_part` result.
+    """Return the lines of gpu.md. ``results`` maps the name of each part to the result of :func:`run_part`.
 
-    The lines list the environment, the errors, the comparisons in ``HEADLINES``, and a table per command.
+    The lines list the environment, the errors, the comparisons in ``HEADLINES``, and a table per part.
     """
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())

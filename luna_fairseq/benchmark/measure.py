@@ -116,10 +116,10 @@ def is_product(operator: str) -> bool:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Count the floating-point operations, the allocated memory and the operator calls of a job.
+    """Profile a job. Return its FLOPs, speed, memory and operator calls as a table row, keyed by column.
 
-    ``record`` holds the measured time of the job. Return a row of the printed table, keyed by column. FLOPs
-    are counted for matrix products and attention, including masked positions, but not for Triton kernels.
+    ``record`` holds the case, the name and the measured time of the job. FLOPs are counted for matrix
+    products and attention, including masked positions, but not for Triton kernels.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -32,7 +32,7 @@ def build_parser() -> CommandParser:
 
 
 def _recipes(words: List[str]) -> None:
-    """Run luna-recipes: list the recipes, show one recipe, or print the folder of all recipes."""
+    """Run luna-recipes with arguments ``words``: list the recipes, show one, or print their folder."""
     if words == ["--folder"]:
         print(recipe_folder())
     elif words and words[0].startswith("-"):
@@ -45,7 +45,7 @@ def _recipes(words: List[str]) -> None:
 
 
 def _show(name: str, user_options: List[str]) -> None:
-    """Print a recipe's description and options, and the commands that train it."""
+    """Print a recipe's description and options, and the commands that train it with ``user_options``."""
     recipe = read_recipe(name)
     # Imported here so that listing the recipes is fast.
     from omegaconf import OmegaConf

@@ -157,7 +157,7 @@ def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> Non
 
 
 class _ShieldedCollate:
-    """Collate function that makes its data loader worker ignore signals from a batch system or a terminal.
+    """Collate function wrapper that makes a data loader worker ignore signals of a batch system or terminal.
 
     A batch system sends SIGTERM to every process of a job. If a worker terminated, torch's data loader would
     raise an error in the middle of an update.

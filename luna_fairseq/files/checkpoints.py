@@ -87,7 +87,7 @@ def describe_damage(path: Path) -> Optional[str]:
 def explain_unreadable(path: Path, error: Exception) -> str:
     """Return a phrase that explains why ``torch.load`` could not load a file.
 
-    ``error`` is the exception that ``torch.load`` raised. Its advice to load arbitrary code is omitted.
+    Unlike ``error``, raised by ``torch.load``, the phrase does not suggest the unsafe ``weights_only=False``.
     """
     if is_damaged_archive(path) is not False:
         return "cannot be read, because it is truncated or not a checkpoint"

@@ -133,7 +133,7 @@ def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
 
 
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
-    """Parse command-line options, but omit ``names`` and model options whose metadata contain ``mark``."""
+    """Parse command-line options. Omit options in ``names``, and model options with metadata ``mark``."""
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)
     spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())

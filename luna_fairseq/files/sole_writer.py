@@ -20,10 +20,10 @@ _held: Dict[Key, int] = {}
 def lock_folder(folder: Path) -> None:
     """Lock an existing folder against other processes, or raise InputError if another process has locked it.
 
-    The lock belongs to an open handle of the folder, so no lock file is written. The operating system
-    releases the lock when all processes that hold the handle have ended: this process, a program that
-    replaces it, and children that inherit :func:`handles`. A child of a process with the lock may write as
-    well. The lock has no effect on Windows and on file systems without locks.
+    The lock belongs to an open file descriptor of the folder, so no lock file is written. The operating
+    system releases the lock when all processes that hold the descriptor have ended: this process, a program
+    that replaces it, and children that inherit :func:`handles`. A child of a process with the lock may write
+    as well. The lock has no effect on Windows and on file systems without locks.
     """
     try:
         import fcntl
@@ -59,7 +59,7 @@ def lock_folder(folder: Path) -> None:
 
 
 def handles() -> Tuple[int, ...]:
-    """Return the file handles of locked folders. Child processes that inherit the handles keep the locks."""
+    """Return the file descriptors of locked folders. Child processes that inherit them keep the locks."""
     return tuple(_held.values())
 
 
@@ -68,13 +68,13 @@ def _key(status: os.stat_result) -> Key:
 
 
 def _inherited_locks() -> Dict[Key, int]:
-    """Return the handles of folders that ancestor processes have locked, keyed by (device, inode)."""
+    """Return the file descriptors of folders locked by ancestor processes, keyed by (device, inode)."""
     locks = [tuple(map(int, lock.split(":"))) for lock in os.environ.get(LOCKS, "").split(",") if lock]
     return {(device, inode): handle for device, inode, handle in locks}
 
 
 def _is_handle_of(handle: int, key: Key) -> bool:
-    """Return True if a file handle is open in this process and belongs to the folder (device, inode)."""
+    """Return True if a file descriptor is open in this process and belongs to the folder (device, inode)."""
     try:
         return _key(os.fstat(handle)) == key
     except OSError:
@@ -82,7 +82,7 @@ def _is_handle_of(handle: int, key: Key) -> bool:
 
 
 def _release_in_child() -> None:
-    """Close the lock handles in a forked process, such as a data loader's worker that outlives its parent."""
+    """Close lock descriptors in a forked process, such as a data loader worker that outlives its parent."""
     for handle in _held.values():
         os.close(handle)
     _held.clear()

@@ -81,9 +81,9 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Raise InputError if a file cannot be written. Call this before a long computation of its content.
+    """Raise InputError if a file cannot be written. Call this function before a long computation.
 
-    The error message names ``option``, the command-line option of the path.
+    The error message names ``option``, the command-line option that sets ``path``, such as "--out".
     """
     folder = path.resolve().parent
     for is_wrong, reason in (

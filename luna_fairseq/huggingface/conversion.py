@@ -50,7 +50,7 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """Return the values of all options in the dataclass of a fairseq model, keyed by option name.
+    """Return all options in the configuration dataclass of a fairseq model, as a mapping from name to value.
 
     The export writes them to config.json, so that new options of the dataclass are exported automatically.
     """

@@ -45,7 +45,7 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Vector with the number of cached tokens of each hypothesis in the batch, excluding padding."""
+        """Vector with the number of cached tokens per hypothesis, excluding padding."""
         return self.state.count
 
     @property
@@ -174,9 +174,9 @@ class CachedGeneration(nn.Module):
     ) -> Dict[str, Any]:
         """Return the arguments of the next forward pass, which starts after the cached positions.
 
-        ``input_ids`` [B, T] are the ids of the whole text. A language model whose attention mask covers the
-        whole text also accepts only the new ids. ``inputs_embeds`` [B, T, C] are the embeddings of a language
-        model's prompt.
+        ``input_ids`` [B, T] are the ids of the whole text. If a language model's attention mask covers the
+        whole text, ``input_ids`` may begin after the cached positions. ``inputs_embeds`` [B, T, C] are the
+        embeddings of a language model's prompt.
         """
         has_source = self.config.is_encoder_decoder
         names = ["use_cache", "output_hidden_states", "output_attentions"]

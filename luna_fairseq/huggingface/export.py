@@ -164,7 +164,7 @@ def _check_task(path: Path, identity: Dict[str, Any]) -> None:
 def _describe_classes(config: Any, task: Any) -> None:
     """Store a classifier's label names, or the problem type "regression", in its configuration.
 
-    The configuration is unchanged if the head was not trained on this task.
+    ``config`` is unchanged if the exported classification head was not trained on ``task``.
     """
     head, options = getattr(config, "classifier_head", None), getattr(task, "cfg", None)
     if head != getattr(options, "classification_head_name", None):

@@ -107,7 +107,7 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 
 
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Map the names of unexported parameters that are tied to an embedding to its name in the exported model.
+    """Map each unexported parameter that is tied to an embedding to the embedding's name after the export.
 
     ``names`` maps names in the checkpoint ``model`` to names in the exported model. For example, a classifier
     is exported without its LM head, whose old weight would overwrite the imported embedding.
@@ -138,7 +138,7 @@ def _check_same_training(
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Raise InputError if a tokenizer's vocabulary in a folder has changed since the export.
+    """Raise InputError if a folder contains a tokenizer whose vocabulary has changed since the export.
 
     ``exported`` maps the file name of each vocabulary to its digest. A missing file causes a warning.
     """

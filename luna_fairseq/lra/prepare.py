@@ -132,8 +132,8 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """Write the data of a task to a temporary folder, and rename it to the output folder when complete.
 
-    ``key`` is a checksum of the input and the settings, which is recorded in the folder. Return a dictionary
-    with the ``settings`` and the ``counts`` of examples per split and class.
+    ``key``, a checksum of the input and the settings, is recorded in the folder. Return a dictionary with the
+    ``settings`` and the ``counts`` of examples per split and class.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)
@@ -224,14 +224,14 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
 
 
 def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
-    """Return the number of examples per split, set by options such as ``--train`` or the benchmark."""
+    """Return the number of examples to generate per split, by default the benchmark's."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
 @contextmanager
 def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that fetches a published archive, yields its path, and reports damage as InputError."""
+    """Context manager that fetches a published archive and yields its path. Damage raises InputError."""
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
         yield path

@@ -164,7 +164,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 def find_task(recipe: Recipe) -> str:
     """Return the Long Range Arena task of a recipe, such as "listop", from the name of its architecture.
 
-    A recipe is a YAML file of fairseq-train options. Raise InputError for other architectures.
+    A recipe is a YAML file of fairseq-train options. Raise InputError if its model is not ``luna_lra_TASK``.
     """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}

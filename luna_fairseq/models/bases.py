@@ -224,9 +224,9 @@ class SentenceModel(PluginModel, RobertaModel):
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict as :class:`PluginModel` does, and check the number of its learned positions.
+        """Convert a state dict of the Luna authors' code, and check its number of position embeddings.
 
-        Raises InputError if the state dict has a different number of positions than the model.
+        Raises InputError if an embedding has a different number of entries than in the model.
         """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions

@@ -38,7 +38,7 @@ class PackedClassificationHead(RobertaClassificationHead):
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the element-wise maximum over the L vectors of Luna's packed sequence P.
+    """Classification head applied to the element-wise maximum of the vectors of Luna's packed sequence P.
 
     A linear layer is applied to each vector before the maximum is taken.
     """
@@ -55,7 +55,7 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of all vectors of Luna's packed sequence P that are not padding."""
+    """Classification head applied to the mean of the vectors of Luna's packed sequence P, without padding."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         return mean_pool(packed, mask)
@@ -83,7 +83,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of the vectors of P [B, L, C] that are not padding (``mask`` [B, L] False)."""
+    """Average the vectors of P [B, L, C] to [B, C], excluding padding, at which ``mask`` [B, L] is True."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

@@ -61,7 +61,7 @@ class OneDnnWeight:
 
 @lru_cache(maxsize=None)
 def has_onednn_product() -> bool:
-    """Return True if this torch can multiply 8-bit numbers with oneDNN (torch 2.2 or newer)."""
+    """Return True if this torch can multiply 8-bit matrices with oneDNN (torch 2.2 or newer)."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors, and says so once
@@ -80,7 +80,7 @@ def has_amx() -> bool:
 
 @lru_cache(maxsize=None)
 def has_fbgemm_product() -> bool:
-    """Return True if torch's 8-bit product accepts a given input scale (x86, torch 2.3 or newer)."""
+    """Return True if torch can multiply 8-bit matrices at a given input scale (x86, torch 2.3 or newer)."""
     packed = torch.ops.quantized.linear_prepack(quantise_matrix(torch.ones(1, 8)), None)
     try:
         torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -208,7 +208,7 @@ def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
 
 
 def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantize a float32 matrix [rows, columns] to integers of up to 8 bits, with one scale per row."""
+    """Quantize a float32 matrix [rows, columns] to integers of 7 or 8 ``bits``, with one scale per row."""
     # With 7 bits, the largest weight is rounded to 63 or 64. Two products with 255 then fit into 16 bits.
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)

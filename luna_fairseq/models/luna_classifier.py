@@ -121,7 +121,8 @@ class LunaClassifier(PluginModel):
         """Encode each sequence [B, T] of tokens or pixels as one vector [B, C].
 
         Depending on the options, the vector is the output for the first token, the mean of the outputs for
-        all tokens, or the mean of the packed sequence P.
+        all tokens, or the mean of the packed sequence P. With ``all_outputs``, the last layer computes the
+        outputs for all tokens even if the vector does not need them.
         """
         groups = min(self.args.length_groups, len(src_tokens))
         if groups == 1 or all_outputs:
@@ -133,7 +134,7 @@ class LunaClassifier(PluginModel):
         return torch.cat(vectors).index_select(0, order.argsort())
 
     def encode(self, src_tokens: Tensor, all_outputs: bool = False) -> Tensor:
-        """Encode sequences [B, T] as the vectors [B, C] of :meth:`represent`, in one call of the encoder."""
+        """Return the vectors [B, C] that :meth:`represent` describes, computed by one call of the encoder."""
         embed = self.encoder.embed_tokens
         reads_all = all_outputs or (self.args.sen_rep_type != "cls" and not self.args.use_p)
         num_outputs = None if reads_all else 1

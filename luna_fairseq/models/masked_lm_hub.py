@@ -30,7 +30,7 @@ class IdentityTokenizer:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text unchanged. Raise InputError if it has words that should be split into subwords."""
+        """Return the text unchanged. Raise InputError for plain words if the dictionary has subwords."""
         check_encoded(text, self.dictionary)
         return text
 

@@ -85,7 +85,7 @@ def _parameters(layers: Sequence[Any]) -> List[Tensor]:
 
 
 class _HoldsCopy(nn.Module):
-    """Base class of layers that discard copied weights when trained, loaded, moved, copied or pickled."""
+    """Base class of layers that drop their oneDNN weights when trained, loaded, moved, copied or pickled."""
 
     copied: Optional[WeightCopy] = None
 

@@ -30,9 +30,9 @@ def option(
 ) -> Any:
     """Declare a command-line option as a dataclass field.
 
-    ``may_change`` allows the value to change after training, because a trained model still computes the same
-    function, as with dropout. Training may resume with a different value, and checkpoints with different
-    values may be averaged. ``costs_only`` marks an option that affects only the time or memory of training.
+    ``may_change`` marks an option, such as dropout, that does not affect the output of a trained model.
+    Training may resume with a different value, and checkpoints with different values may be averaged.
+    ``costs_only`` marks an option that does not affect training either, except for its time or memory.
     ``default_from`` names another option whose value is the default. ``metadata`` contains bounds for numeric
     options (see ``checks/bounds.py``), or fairseq's metadata such as ``argparse_alias``.
     """

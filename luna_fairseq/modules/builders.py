@@ -23,7 +23,7 @@ def build_dropout(probability: float, owner: str) -> nn.Module:
 
 
 def keep_linear(linear: nn.Linear) -> nn.Linear:
-    """Return a linear layer unchanged, as the default of ``Builders.linear``."""
+    """Return a linear layer unchanged, so that :class:`Builders` replaces no linear layer by default."""
     return linear
 
 

@@ -256,8 +256,8 @@ class LunaAttention(ProjectingAttention):
     ) -> Any:
         """Project the packed context Y_P [L, B, C] to the keys and values [B, H, L, K] of unpack attention.
 
-        A subclass may return another named tuple, for example with keys of the context's tokens. The first
-        dimension of every tensor in the tuple must be B.
+        The result is a :class:`PackedMemory`. A subclass may return a different named tuple of tensors, for
+        example with additional keys of the context's tokens. The first dimension of every tensor must be B.
 
         Args:
             packed_context: packed context Y_P [L, B, C].
@@ -409,8 +409,8 @@ class LunaAttention(ProjectingAttention):
     ) -> AttentionWeights:
         """Compute the pack weights, the unpack weights, and the combined weights over the context.
 
-        :meth:`forward` describes the arguments. Use this method for short inputs, because the naive
-        implementation stores all weights.
+        :meth:`forward` describes the arguments. Use this method for short inputs, because the combined
+        weights have one entry for each query and context token.
         """
         if geometry is None and self.needs_geometry:
             geometry = self.find_geometry(query, packed, context, source)

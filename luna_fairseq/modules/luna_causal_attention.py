@@ -208,10 +208,11 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor],
         counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute attention for T new positions, given the running sums over earlier positions in ``state``.
+        """Compute attention for T new positions, given ``state``, the running sums over earlier positions.
 
         The query is [T, B * n, C], and ``pack_q`` [B, H, L, K] the projected P. ``state`` is None if there
-        are no earlier positions. Return the output [T, B * n, C] and the new state.
+        are no earlier positions. ``counts`` are the numbers of tokens before and after this call. If None,
+        they are computed from ``state``. Return the output [T, B * n, C] and the new state.
         """
         if state is not None and state.steps is None and counts is None:
             raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
@@ -237,7 +238,7 @@ class LunaCausalAttention(nn.Module):
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack weights and unpack weights, each [B, H, T, L], with the naive implementation."""
+        """Compute the pack weights and the unpack weights of whole sequences, each [B, H, T, L]."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
         pack = self.dropout_module(pack_weights(memory.pack_q, pack_k, self.pack_activation))
@@ -261,7 +262,7 @@ class LunaCausalAttention(nn.Module):
         return [self.pack_k_proj, self.unpack_q_proj, self.unpack_kv_proj]
 
     def _project_x(self, x: Tensor, layers: Optional[Sequence[nn.Module]] = None) -> List[Tensor]:
-        """Apply projections to X (default: all of them), and split each result into heads [B, H, T, K].
+        """Apply ``layers`` to X (default: all projections), and split each result into heads [B, H, T, K].
 
         If ``untie_kv`` is False, the last two results, keys and values, are the same tensor.
         """

@@ -70,7 +70,7 @@ class DecoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the source positions on which attention weights depend, if ``needs_geometry`` is True.
+        """Return the source positions as a :class:`Geometry`, or None if no attention weights need them.
 
         ``context`` [S, B, C] is the encoder output, to which the packed sequence P [L, B, C] attends.
         """
@@ -91,7 +91,7 @@ class DecoderAttentions:
                 hypothesis, or None at the beginning of the target.
 
         Returns:
-            The positions, and the state to pass to the next call. Either is None if it is not needed.
+            Positions as a :class:`Geometry`, and the state for the next call. Either is None if not needed.
         """
         raise NotImplementedError
 
@@ -290,11 +290,11 @@ class LunaDecoder(TokenEmbedding):
         return output, DecoderState(tuple(layer_states), counts.steps, end, target_state)
 
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
-        """Compute the input [T, B, C] of the first layer from token embeddings [B, T, C'] of width C'.
+        """Compute the first layer's input [T, B, C] from token embeddings [B, T, C'], where C' may not be C.
 
         The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
-        and dropout. Operations disabled by the options are skipped. The padding mask is [B, T], ``places``
-        [B, T] is the index of each token in its sequence, and ``end`` is the length of the longest sequence.
+        and dropout. Operations disabled by the options are skipped. The padding mask is [B, T]. ``places``
+        [B, T] is the index of each token in its sequence, and ``end`` the length so far, including padding.
         """
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):

@@ -17,8 +17,8 @@ class EncoderOutput(NamedTuple):
     """Output of an encoder, passed to a decoder.
 
     Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads. The last three fields
-    have one entry per layer, in each repetition of the layers (``EncoderOptions.layer_repeats``). They are
-    empty if not requested.
+    are empty if not requested. If the layers are applied several times (``EncoderOptions.layer_repeats``),
+    every application of a layer has its own entry.
 
     Attributes:
         x: output features [S, B, C].
@@ -26,7 +26,7 @@ class EncoderOutput(NamedTuple):
         source: padding masks of the output features and of P.
         states: input features [S, B, C], then the features after each layer, before the final layer norm.
         packed_states: initial P [L, B, C], then P after each layer, before its final layer norm.
-        weights: self-attention weights [H, B, S, S].
+        weights: self-attention weights [H, B, S, S] of each layer.
     """
 
     x: Tensor
@@ -57,7 +57,7 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions on which attention weights depend, if ``needs_geometry`` is True.
+        """Return the token positions on which attention weights depend, as a :class:`Geometry`.
 
         ``context`` [S, B, C] is the input of the first layer, and ``packed`` [L, B, C] the initial P.
         """
@@ -208,8 +208,8 @@ class LunaEncoder(TokenEmbedding):
         """Compute the input [B, S, C] of the first layer from token embeddings [B, S, C].
 
         The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
-        linear projection. Operations disabled by the options are skipped. ``places`` [B, S] is the index of
-        each token in its sequence.
+        linear projection. Operations disabled by the options are skipped. The padding mask is [B, S], and
+        ``places`` [B, S] is the index of each token in its sequence.
         """
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
         positions = self.embed_places(places, padding_mask, x.size(1))

@@ -75,10 +75,10 @@ class EncoderOptions(StackOptions):
     Attributes:
         fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
             rows as it has tokens (default: False).
-        sentence_encoder: build an encoder without a decoder. The encoder then applies a layer norm to the
-            final P, and sets padded rows of the initial P to zero (default: False).
-        packed_is_read: False if no classification head uses the final P. Its layer norm then has no
-            parameters (default: True).
+        sentence_encoder: build the encoder of an encoder-only model. It applies a layer norm to P after the
+            last layer, and sets padded rows of the initial P to zero (default: False).
+        packed_is_read: False if no classification head uses P after the last layer. The layer norm of this P
+            then has no parameters (default: True).
         layer_repeats: number of times the layer stack is applied (default: 1).
 
     Example:
@@ -94,7 +94,7 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True for a sentence encoder that applies a layer norm to the final packed sequence P.
+        """True for a sentence encoder that applies a layer norm to P after the last layer.
 
         False for a sentence encoder that repeats post-norm layers, which normalize P themselves.
         """

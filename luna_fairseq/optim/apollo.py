@@ -73,9 +73,9 @@ class Apollo(Optimizer):
             with sigma 0.01 is equivalent to 100 lr with sigma 1.0, and both conventions are in use. A warning
             is issued if the learning rate seems to follow the other convention.
         weight_decay: weight decay, at least 0.
-        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient of a parameter p, and "decoupled"
-            adds it to the direction. "stable" divides it by the mean curvature and adds it to the direction.
-            None is "L2" for the rebound "constant" and "decoupled" for "belief".
+        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient of a parameter p. "decoupled" adds
+            ``weight_decay * p`` to the direction, and "stable" adds ``weight_decay * p / c``, where c is the
+            mean curvature. None is "L2" for the rebound "constant" and "decoupled" for "belief".
         foreach: use the multi-tensor implementation, which updates several tensors per kernel. None does so
             only on a CUDA device. On a CPU, None updates one tensor at a time, in blocks that fit into the
             cache.

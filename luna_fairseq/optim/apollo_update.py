@@ -18,7 +18,7 @@ def single_tensor_update(
     """Update one parameter ``p`` and its state in place, given the gradient ``g`` of the same shape.
 
     ``m`` is the moving average of gradients, ``hessian`` the diagonal approximation of the Hessian, and ``d``
-    the last update's direction, which the new direction replaces. Faster functions must match this one.
+    the direction of the previous update, overwritten with the new one. Faster functions must match this one.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]

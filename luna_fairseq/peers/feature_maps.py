@@ -92,8 +92,8 @@ class FeatureMapAttention(PeerAttention):
 
         ``parts`` are the queries, keys, values and extra tensors of the new positions. The state holds
         ``sums`` and, if used, the ``log_scale`` of :class:`Keys` and the ``total`` of :meth:`weight_totals`.
-        If old and new features were divided by different numbers, both are rescaled to the larger divisor.
-        Return the output [B, H, T, K] and the new state.
+        A subclass may divide features by a scale to avoid overflow. The old sums and the new features are
+        rescaled to the larger of their scales. Return the output [B, H, T, K] and the new state.
         """
         q, k, v, *extra = parts
         state = state or {}

@@ -65,7 +65,7 @@ class RandomFeatureAttention(FeatureMapAttention):
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the random features of keys k [B, H, S, K], with their decay if there is a gate.
 
-        With a gate g, the features are multiplied by 1 - g, and the sums over earlier keys by g.
+        ``extra`` holds the logits of a gate g, if any. Features are scaled by 1 - g, and earlier sums by g.
         """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:
@@ -75,19 +75,20 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the lower bound of the divisor, the noise level of the sum of the attention weights.
+        """Return the lower bound of the divisor: the noise of random features in a sum over ``total`` keys.
 
-        Random features can be negative, so the sum may be close to 0.
+        The features can be negative, so the divisor, the sum of the attention weights, may be close to 0.
         """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the attention's normalizer at each position, assuming that every query-key product is 1.
+        """Compute the sum of the attention weights at each position, as if every phi(q) . phi(k) were 1.
 
-        Without a gate, the normalizer is the number of tokens up to the position, [B, 1, T, 1]. With a gate,
-        it is the sum of the decayed weights, [B, H, T, 1]. Return a tuple with the normalizer.
+        :meth:`least_divisor` multiplies the noise level by this sum. Without a gate, the sum is the number of
+        tokens up to the position, [B, 1, T, 1]. With a gate, [B, H, T, 1], it is the sum of (1 - g_j) g_(j+1)
+        .. g_t over j. ``before`` is the sum at the last earlier position, or None. Return a 1-tuple.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -166,9 +166,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the logits of the next tokens, and a dictionary with the attention weights [B, T, S].
+        """Compute logits for T target tokens, and {"attn": [attention weights [B, T, S] over the source]}.
 
-        With ``incremental_state``, only the last position of ``prev_output_tokens`` [B, T] is decoded.
+        ``features_only`` omits the output projection. With ``incremental_state``, T is 1 (the last token).
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra

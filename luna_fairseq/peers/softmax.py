@@ -44,7 +44,7 @@ class SoftmaxAttention(PeerAttention):
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """Compute the ALiBi bias [H, T, S] of T queries, the last of S positions. None without ALiBi.
+        """Compute the ALiBi bias [H, T, S] for queries at the last T of S positions, or None without ALiBi.
 
         The bias is clamped to at least -50, where attention weights are negligible.
         """

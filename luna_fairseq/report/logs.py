@@ -206,9 +206,10 @@ class _LogReader:
     ) -> None:
         """Parse a log line with statistics, and add them to the table ``table_name``.
 
-        ``kind`` is the group of line formats to try: "json", "progress" or the name of a table. A line in a
-        new format adds this format to the group. ``head_names`` and ``head_values`` are the values before the
-        statistics.
+        ``statistics`` is the part of the line that holds the statistics. ``head_names`` and ``head_values``
+        are the names and the texts of the values before it, such as the epoch. ``kind`` is "json", "progress"
+        or the name of a table. The line is matched with the formats of earlier lines of this kind. If none
+        fits, a new :class:`_LineFormat` is stored. A line without an update count is ignored.
         """
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:

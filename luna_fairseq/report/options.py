@@ -52,7 +52,7 @@ def printed_options(line: str) -> Optional[Options]:
 
 
 def _evaluate(node: Any, text: str) -> Any:
-    """Convert a node of a Python syntax tree to a value, without executing code.
+    """Convert a node of the syntax tree of ``text``, a Python expression, to a value, without executing code.
 
     ``f(a=b, c=1)`` yields ``{"a": "b", "c": 1}``. Other expressions are returned as source text.
     """
@@ -143,8 +143,8 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
     """Convert options to text: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
 
-    Options that only name the run or its files are omitted. If groups disagree on an option, the name gets
-    the group as a suffix.
+    Options that only name the run or its files are omitted. If two groups have different values of an option,
+    the second option's name contains its group, for example "--seed (task)".
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

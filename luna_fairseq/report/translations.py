@@ -36,7 +36,7 @@ class Translations:
     Attributes:
         sentences: translations, keyed by sentence index in the test set.
         scores: scores from :func:`luna_fairseq.files.scores.read_scores`.
-        note: remark about missing translations or scores, or "".
+        note: warning about missing translations or scores, or "".
         tokenizer: sacreBLEU's tokenizer, or None if it is not installed.
     """
 
@@ -87,8 +87,8 @@ def read_translations(folder: Path, language: Optional[str] = None) -> Translati
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
     """Read the best translation of each sentence from an output file of fairseq-generate.
 
-    Return the translations, keyed by sentence number, and a remark about damage or missing lines. The remark
-    is "" if there is nothing to report.
+    Return the translations, keyed by sentence index in the test set, and a warning about damage or missing
+    lines. The warning is "" if there is nothing to report.
     """
     try:
         output = GenerateOutput(path, must_be_complete=False)
@@ -101,7 +101,7 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 
 
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
-    """Choose evenly spaced test set sentences, and score the translations of all runs.
+    """Choose up to ``number`` evenly spaced test set sentences, and score the translations of all runs.
 
     Each sample has the entries ``source``, ``reference`` and ``runs``. The list ``runs`` has one pair
     ``[hypothesis, chrF]`` per run. A run that did not translate the sentence has None. Samples are sorted by

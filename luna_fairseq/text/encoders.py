@@ -44,7 +44,10 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Print how many tokens of a text are unknown, if any, given the result of :func:`write_texts`."""
+    """Print how many tokens of the text ``name`` are unknown, if any.
+
+    ``counts`` maps "unknown" and "tokens" to the numbers of such tokens in each text, keyed by text name.
+    """
     if counts["unknown"][name]:
         print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
@@ -156,7 +159,7 @@ def words_encoder() -> Encoder:
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder from a function that splits words into pieces, numbered by first occurrence."""
+    """Build an encoder from a function that splits words into pieces. IDs are in order of appearance."""
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:
@@ -166,7 +169,7 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
-    """Build an encoder of plain text from GPT-2's BPE files, which runs in ``workers`` processes.
+    """Build an encoder of plain text that runs in ``workers`` processes, from GPT-2's BPE files.
 
     As in fairseq's RoBERTa data, the dictionary symbol of a token is its ID, such as "464" for "The".
     """

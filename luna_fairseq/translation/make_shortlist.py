@@ -72,9 +72,10 @@ def find_shards(data: Path) -> List[Path]:
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Write the most likely translations of each source subword to a file, and print the file's coverage.
+    """Write the most probable translations of each source subword, according to IBM model 1, to a file.
 
-    IBM model 1, trained on the training text, estimates the translations.
+    The model is trained on the training text. If there is validation text, print the percentage of its target
+    subwords that are candidate translations for their source sentence.
     """
     import numpy as np
     from torch.utils.data import ConcatDataset

@@ -225,7 +225,10 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU. The score is called ``name``, and ``suffix`` is added to its signature."""
+    """Compute BLEU with ``options`` of sacreBLEU's BLEU class, and return the score under the name ``name``.
+
+    ``suffix`` is appended to the signature, in which sacreBLEU records the version and settings of a score.
+    """
     metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)

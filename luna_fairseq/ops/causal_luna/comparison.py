@@ -61,8 +61,8 @@ def draw_sample(
     """Draw random inputs with a fixed seed, without changing torch's global generator.
 
     The sizes are B examples, H heads, T positions, head width K and L rows of the packed sequence P. With
-    ``is_tied``, keys and values are the same tensor, and v is None. With ``has_decay``, H must be even,
-    because the two values of ``LOG_DECAY`` alternate between the heads.
+    ``is_tied``, keys and values are the same tensor, and v is None. With ``has_decay``, the sample contains a
+    log decay per head. The two values of ``LOG_DECAY`` alternate, so H must be even.
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))

@@ -125,7 +125,7 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply N matrices x [N, R, S] by n factors in place, like :func:`scale`."""
+    """Multiply matrices x [N, R, S] in place by factors [n, R or 1, S or 1]: ``x[i] *= factor[i % n]``."""
     if x.size(0) == factor.size(0):
         return x.mul_(factor)
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)

@@ -170,7 +170,7 @@ def apply_decay(x, age, J):
 
 @triton.jit
 def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
-    """Compute the two states at the boundary of a segment, by summing over the segments before or after it.
+    """Compute two states: sums over all segments before (STEP = -1) or after (STEP = 1) a program's segment.
 
     A segment is the part of a sequence that one program processes. A state is a sum [BLOCK_K, WIDTH] of outer
     products over positions. In the forward pass, the two states are the sums of ``k_j^T a_j`` and of
@@ -179,10 +179,10 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
         state = exp(-span) * state + sum over the segment
 
-    ``sums`` are the sums over each segment, and ``spans`` the negative log decay over each segment. STEP is
-    -1 to add the segments before, and 1 to add the segments after. SIDES is 1 if keys and values are the same
-    tensor, so that both states are equal, and otherwise 2. Return the two states, and the part of ``memory``
-    that holds the states of this program if they do not fit into registers.
+    ``sums`` holds the sum over each segment, and ``spans`` the negative log decay over each segment (None
+    without decay). A head has ``segments`` segments. SIDES is 1 if keys and values are the same tensor, so
+    that both states are equal, and otherwise 2. Return the two states, and the address in ``memory`` at which
+    the states of this program are stored if they do not fit into registers.
     """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
@@ -313,14 +313,16 @@ def segment_sums_kernel(
 ):  # fmt: skip
     """Compute the decayed sums of ``k_j^T a_j`` and of ``v_j^T a_j`` over the positions j of each segment.
 
-    k_j, v_j and a_j are the key, the value and the pack weights of position j. A chunk is a block of BLOCK_T
-    positions, and a segment is a run of chunks. Each program goes through the chunks of one segment in order.
-    For x = k or v, it computes::
+    k_j, v_j and a_j are the key, the value and the pack weights of position j. A head has ``segments``
+    segments of ``chunks`` chunks of BLOCK_T positions. Each program computes COLUMNS columns of one sum over
+    one segment. It goes through the chunks in order, and computes for x = k or v::
 
         state = exp(-end) * state + x^T (exp(age - end) * a)
 
-    ``age`` is the negative log decay of a position since the start of its chunk, and ``end`` is the age of
-    the last position. The sums are stored in ``sums``.
+    ``age`` is the negative log decay of a position since the start of its chunk, loaded from ``ages`` (0 if
+    ``ages`` is None), and ``end`` is the age of the last position. Positions where ``padding`` [B, T] is True
+    are omitted. The strides x_* belong to ``k`` and ``v`` [B, H, T, K], and a_* to ``a`` [B, H, T, L]. The
+    results are stored in ``sums``.
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
@@ -355,9 +357,10 @@ def forward_kernel(
     sequence P. The results are stored in ``out`` and ``lse``.
 
     The strides x_* belong to ``q``, ``k`` and ``v`` [B, H, T, K], and a_* to ``a`` [B, H, T, L]. ``sums``
-    holds the sums over each segment, and ``spans`` the negative log decay over each segment. ``reciprocal``
-    holds the factors 1 / t. A head has ``segments`` segments of ``chunks`` chunks. :func:`dropout_factor`
-    explains ``seed``, ``dropout`` and ``boost``.
+    holds the sums over each segment, ``spans`` the negative log decay over each segment, and ``ages`` the
+    negative log decay since the start of each chunk. ``reciprocal`` holds the factors 1 / t. A head has
+    ``segments`` segments of ``chunks`` chunks. The masks ``padding`` [B, T] and ``packed_padding`` [B, L] are
+    True at padding. :func:`dropout_factor` explains ``seed``, ``dropout`` and ``boost``.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
