@@ -24,7 +24,7 @@ from luna_fairseq.models.bfloat16_linear import has_bfloat16_products, use_bfloa
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.peers import ATTENTIONS
-from luna_fairseq.peers.attention import FORMS, PeerAttention
+from luna_fairseq.peers.attention import ROLES, PeerAttention
 
 Names = Mapping[str, str]
 Change = Optional[Callable[[nn.Module], None]]
@@ -148,7 +148,7 @@ def peer_variant(attention: str, **options: Any) -> ModelVariant:
     Only ``--with`` selects the variant. Translation also requires causal attention and cross-attention.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
-    if set(FORMS) <= set(ATTENTIONS[attention].forms):
+    if set(ROLES) <= set(ATTENTIONS[attention].roles):
         architectures.update(PEER_TRANSLATION)
     return ModelVariant(architectures, {"attention": attention, **options}, optional=True)
 

@@ -45,7 +45,7 @@ class BoundedMemoryAttention(PeerAttention):
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         alpha = write_weights(control, padding_mask)
-        if self.form != CAUSAL:
+        if self.role != CAUSAL:
             return softmax_attention(q, *fill_slots(alpha, k, v), None, self.dropout)
         with torch.autocast(q.device.type, enabled=False):
             logits = chunk_causal_linear(q.to(alpha.dtype), k.to(alpha.dtype), alpha)
@@ -100,7 +100,7 @@ class BoundedMemoryAttention(PeerAttention):
         alpha = write_weights(control, padding_mask)
         outputs = []
         for t in range(q.size(2)):
-            seen = slice(t + 1 if self.form == CAUSAL else None)
+            seen = slice(t + 1 if self.role == CAUSAL else None)
             share = alpha[:, :, seen] / alpha[:, :, seen].sum(dim=2, keepdim=True).clamp(min=1e-30)
             keys, values = (share.transpose(-2, -1) @ x[:, :, seen] for x in (k, v))
             logits = q[:, :, t : t + 1] @ keys.transpose(-2, -1) * self.head_dim**-0.5

@@ -26,8 +26,8 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 
-BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
-# Options that select the attention of each form.
+BIDIRECTIONAL, CAUSAL, CROSS = ROLES = ("bidirectional", "causal", "cross")
+# Options that select the attention of each role in a layer.
 OPTIONS = {BIDIRECTIONAL: "--attention", CAUSAL: "--decoder-attention", CROSS: "--cross-attention"}
 Parts = Tuple[Tensor, ...]
 State = Dict[str, Tensor]
@@ -55,14 +55,14 @@ def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[T
 class PeerAttention(ProjectingAttention):
     """Base class of the attention mechanisms, with the interface of fairseq's MultiheadAttention.
 
-    Each instance computes one form: bidirectional self-attention, causal self-attention or cross-attention.
+    Each instance has one role: bidirectional self-attention, causal self-attention or cross-attention.
     In the methods, *parts* are the projected input tensors: by default, queries, keys and values [B, H, T, K]
     for batch size B, H heads of width K and T positions.
 
     Args:
         embed_dim: width of queries, keys, values and output.
         num_heads: number of heads; must divide ``embed_dim``.
-        form: "bidirectional", "causal" or "cross"; must be in ``forms``.
+        role: "bidirectional", "causal" or "cross"; must be in ``roles``.
         options: a :class:`luna_fairseq.peers.PeerOptions`, or an object with the same attributes.
         max_positions: maximum sequence length, for attention mechanisms whose parameters depend on it.
         dropout: dropout probability of attention weights, ignored if no weights are computed.
@@ -79,7 +79,7 @@ class PeerAttention(ProjectingAttention):
     """
 
     name: ClassVar[str]
-    forms: ClassVar[Tuple[str, ...]] = FORMS
+    roles: ClassVar[Tuple[str, ...]] = ROLES
     projections: Tuple[str, ...] = ("q", "k", "v")
     needs_left_alignment: bool = False
     has_value_weights: ClassVar[bool] = True
@@ -88,7 +88,7 @@ class PeerAttention(ProjectingAttention):
         self,
         embed_dim: int,
         num_heads: int,
-        form: str,
+        role: str,
         options: Any,
         max_positions: int = 1024,
         dropout: float = 0.0,
@@ -97,13 +97,13 @@ class PeerAttention(ProjectingAttention):
     ):
         super().__init__()
         check_heads(embed_dim, num_heads, "attention heads")
-        if form not in self.forms:
+        if role not in self.roles:
             raise InputError(
-                f"{OPTIONS[form]} {self.name} is not possible, because {self.name} attention has no {form} "
-                f"form. Use another attention, such as {OPTIONS[form]} softmax."
+                f"{OPTIONS[role]} {self.name} is not possible, because {self.name} attention has no {role} "
+                f"form. Use another attention, such as {OPTIONS[role]} softmax."
             )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
-        self.form, self.max_positions = form, max_positions
+        self.role, self.max_positions = role, max_positions
         self.dropout_module = FairseqDropout(dropout, module_name=type(self).__name__)
         self.watcher: Optional[Callable[..., None]] = None
         for name in self.projections:
@@ -194,7 +194,7 @@ class PeerAttention(ProjectingAttention):
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
         """Return a mask [T, T] for x [B, H, T, K], True at later keys, or None if attention is not causal."""
         T = x.size(2)
-        return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
+        return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.role == CAUSAL else None
 
     @property
     def dropout(self) -> float:
@@ -229,7 +229,7 @@ class PeerAttention(ProjectingAttention):
         if self.watcher is not None:
             self.watcher(self, query, key, (padding_mask, *target.values()) if target else padding_mask)
         saved = self.get_incremental_state(incremental_state, "attention")
-        if self.form == CROSS:
+        if self.role == CROSS:
             if saved is None:
                 saved = self.cache_context(*self.project_context(key), padding_mask=padding_mask)
                 self.set_incremental_state(incremental_state, "attention", saved)
@@ -257,7 +257,7 @@ class PeerAttention(ProjectingAttention):
                 f"The output of {self.name} attention is no weighted sum of values. Use another attention."
             )
         padding_mask, target = split_target_places(key_padding_mask)
-        if self.form != CROSS:
+        if self.role != CROSS:
             # The values are the parts of the projections "v" and "global_v".
             parts = list(self.project(query))
             for i, name in enumerate(self.projections):

@@ -22,7 +22,7 @@ class BigBirdAttention(PeerAttention):
     """BigBird (Zaheer et al., 2020): block-sparse attention with window, global and random blocks."""
 
     name = "bigbird"
-    forms = (BIDIRECTIONAL,)
+    roles = (BIDIRECTIONAL,)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:

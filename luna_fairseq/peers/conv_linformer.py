@@ -29,7 +29,7 @@ class ConvLinformerAttention(PeerAttention):
     """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to convolved keys and values."""
 
     name = "conv_linformer"
-    forms = (BIDIRECTIONAL,)
+    roles = (BIDIRECTIONAL,)
     needs_left_alignment = True
     has_value_weights = False  # the convolved values are not linear in the values
 

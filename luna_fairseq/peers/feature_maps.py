@@ -71,7 +71,7 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding_mask, *extra)
-            if self.form == CAUSAL:
+            if self.role == CAUSAL:
                 sums = chunk_causal_linear(self.map_queries(q), keys.features, append_ones(v), keys.log_decay)
                 return self.divide(sums, *self.weight_totals(keys, padding_mask)).to(v.dtype)
             return self._weighted_mean(q, self._sum_keys(keys, v, padding_mask)).to(v.dtype)
@@ -144,7 +144,7 @@ class FeatureMapAttention(PeerAttention):
         """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)
-        return weights.tril() if self.form == CAUSAL else weights
+        return weights.tril() if self.role == CAUSAL else weights
 
 
 def append_ones(v: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class FlareAttention(PeerAttention):
     """FLARE (Puri et al., 2025): attention from latents to the tokens, then from tokens to latents."""
 
     name = "flare"
-    forms = (BIDIRECTIONAL,)
+    roles = (BIDIRECTIONAL,)
     projections: Tuple[str, ...] = ("k", "v")
 
     def build(self, options: Any) -> None:

@@ -16,18 +16,18 @@ from luna_fairseq.peers.linformer import LinformerAttention
 from luna_fairseq.peers.registry import build_attention
 
 
-def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
+def build_layer_attention(cfg: Any, name: str, role: str) -> nn.Module:
     """Build the attention mechanism ``name`` for an encoder or decoder layer with the sizes in ``cfg``.
 
-    ``form`` is "bidirectional" for an encoder, and "causal" or "cross" for a decoder.
+    ``role`` is "bidirectional" for an encoder, and "causal" or "cross" for a decoder.
     """
-    encodes = form == BIDIRECTIONAL
+    encodes = role == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
     return build_attention(
         name,
         side.embed_dim,
         side.attention_heads,
-        form,
+        role,
         cfg,
         max_positions=cfg.max_source_positions if encodes else cfg.max_target_positions,
         dropout=cfg.attention_dropout,

@@ -23,7 +23,7 @@ class LinformerAttention(PeerAttention):
     """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer positions."""
 
     name = "linformer"
-    forms = (BIDIRECTIONAL,)
+    roles = (BIDIRECTIONAL,)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:

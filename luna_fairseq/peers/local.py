@@ -31,7 +31,7 @@ class LocalAttention(PeerAttention):
     """
 
     name = "local"
-    forms = (BIDIRECTIONAL, CAUSAL)
+    roles = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
         self.window, self.kind = options.local_window, options.local_kind
@@ -43,10 +43,10 @@ class LocalAttention(PeerAttention):
         The shapes of the query positions i and key positions j must broadcast, such as [T, 1] and [S].
         """
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
-        return far | (j > i) if self.form == CAUSAL else far
+        return far | (j > i) if self.role == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        T, after = q.size(2), 0 if self.form == CAUSAL else self.window
+        T, after = q.size(2), 0 if self.role == CAUSAL else self.window
         if self.kind == "window":
             return windowed_attention(q, k, v, self.window, after, padding_mask, self.dropout)
         size = min(self.window, T)

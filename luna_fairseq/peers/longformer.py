@@ -24,7 +24,7 @@ class LongformerAttention(PeerAttention):
     """
 
     name = "longformer"
-    forms = (BIDIRECTIONAL,)
+    roles = (BIDIRECTIONAL,)
     needs_left_alignment = True
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 

@@ -37,7 +37,7 @@ class ReformerAttention(PeerAttention):
     """
 
     name = "reformer"
-    forms = (BIDIRECTIONAL, CAUSAL)
+    roles = (BIDIRECTIONAL, CAUSAL)
     projections: Tuple[str, ...] = ("qk", "v")
 
     def build(self, options: Any) -> None:
@@ -67,7 +67,7 @@ class ReformerAttention(PeerAttention):
 
         ``distance`` is the key's position minus the query's position, counted within their bucket.
         """
-        return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
+        return (distance >= -self.chunk) & (distance <= (0 if self.role == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute attention within the buckets of each round of hashing, with one softmax over all rounds."""
@@ -94,7 +94,7 @@ class ReformerAttention(PeerAttention):
 
         Return the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in sorted order.
         """
-        neighbours = 1, 0 if self.form == CAUSAL else 1
+        neighbours = 1, 0 if self.role == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
         queries, keys, values = (to_blocks(x, self.chunk) for x in (q, F.normalize(q, dim=-1), v))
         distances = [self.compute_distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]

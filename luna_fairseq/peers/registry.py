@@ -44,7 +44,7 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 
 
 def build_attention(
-    name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
+    name: str, embed_dim: int, num_heads: int, role: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
     """Build the attention mechanism with the given name.
 
@@ -52,12 +52,12 @@ def build_attention(
         name: name of the mechanism in ``ATTENTIONS``, such as "performer".
         embed_dim: width of queries, keys, values and output.
         num_heads: number of heads.
-        form: "bidirectional", "causal" or "cross".
+        role: "bidirectional", "causal" or "cross".
         options: a :class:`luna_fairseq.peers.PeerOptions`, or an object with the same attributes.
         kwargs: additional arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Raises:
-        InputError: No attention mechanism has this name, or the mechanism does not support this form.
+        InputError: No attention mechanism has this name, or the mechanism does not support this role.
 
     Example:
         >>> import torch
@@ -67,5 +67,5 @@ def build_attention(
         >>> attention(x)[0].shape
         torch.Size([10, 2, 16])
     """
-    check_choice(OPTIONS[form], name, ATTENTIONS)
-    return ATTENTIONS[name](embed_dim, num_heads, form, options, **kwargs)
+    check_choice(OPTIONS[role], name, ATTENTIONS)
+    return ATTENTIONS[name](embed_dim, num_heads, role, options, **kwargs)

@@ -48,7 +48,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
         self.noise = 0.5 * options.rfa_dim**-0.5
         self.gate_proj: Optional[nn.Linear] = None
-        if options.rfa_gate and self.form == CAUSAL:
+        if options.rfa_gate and self.role == CAUSAL:
             self.gate_proj = nn.Linear(self.embed_dim, self.num_heads)
             nn.init.xavier_uniform_(self.gate_proj.weight)
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)

@@ -32,7 +32,7 @@ class SinkhornAttention(PeerAttention):
     """
 
     name = "sinkhorn"
-    forms = (BIDIRECTIONAL, CAUSAL)
+    roles = (BIDIRECTIONAL, CAUSAL)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
@@ -55,7 +55,7 @@ class SinkhornAttention(PeerAttention):
         attention, the mean of a block covers all positions up to the first position of the block.
         """
         x = torch.cat([x * real, real], dim=-1)
-        if self.form == CAUSAL:
+        if self.role == CAUSAL:
             sums = x.cumsum(dim=2)[:, 0, :: self.size]
         else:
             sums = to_blocks(x, self.size).sum(dim=3).squeeze(1)
@@ -76,7 +76,7 @@ class SinkhornAttention(PeerAttention):
             logits = logits - torch.empty_like(logits).exponential_().clamp(min=1e-9).log()
         has_tokens = to_blocks(real, self.size).amax(dim=3).squeeze(-1).bool()  # [B, 1, blocks]
         allowed = has_tokens.unsqueeze(-1) & has_tokens.unsqueeze(-2)
-        if self.form == CAUSAL:
+        if self.role == CAUSAL:
             allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=x.device).tril(-1)
         return self.normalize_rows_and_columns(logits / self.temperature, allowed)
 
@@ -89,7 +89,7 @@ class SinkhornAttention(PeerAttention):
         logits = logits.masked_fill(~allowed, least)
         for _ in range(self.iterations):
             logits = (logits - logits.logsumexp(dim=-1, keepdim=True)).masked_fill(~allowed, least)
-            if self.form == CAUSAL:
+            if self.role == CAUSAL:
                 total = logits.logcumsumexp(dim=-2)
             else:
                 total = logits.logsumexp(dim=-2, keepdim=True)
@@ -118,7 +118,7 @@ class SinkhornAttention(PeerAttention):
         # it suffices to check the first block.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
-        if self.form == CAUSAL:
+        if self.role == CAUSAL:
             own = own | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
             blocks = torch.arange(own.size(2), device=q.device)
             other = other | (blocks == 0)[:, None, None]  # no block is earlier than the first

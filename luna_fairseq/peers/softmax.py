@@ -40,7 +40,7 @@ class SoftmaxAttention(PeerAttention):
 
     def build(self, options: Any) -> None:
         self.alibi = options.alibi
-        has_prior = options.diagonal_prior and self.form == CROSS
+        has_prior = options.diagonal_prior and self.role == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:

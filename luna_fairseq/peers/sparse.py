@@ -30,7 +30,7 @@ class SparseAttention(PeerAttention):
     """Strided attention of the Sparse Transformer (Child et al., 2019): a window, and every l-th key."""
 
     name = "sparse"
-    forms = (BIDIRECTIONAL, CAUSAL)
+    roles = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
         self.stride = options.sparse_stride
@@ -42,7 +42,7 @@ class SparseAttention(PeerAttention):
         neighbouring blocks. The strided keys have the same index within their blocks as the query. Strided
         keys in the window's blocks are masked, because the window already contains them.
         """
-        size, after = self.stride, 0 if self.form == CAUSAL else 1
+        size, after = self.stride, 0 if self.role == CAUSAL else 1
         attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
         near_keys, near_values = (append_neighbours(x, 1, after) for x in (keys, values))
@@ -53,7 +53,7 @@ class SparseAttention(PeerAttention):
         blocks = torch.arange(keys.size(2), device=q.device)
         distance = blocks - blocks[:, None]
         attention_mask = attention_mask | (distance.abs() <= 1)
-        if self.form == CAUSAL:
+        if self.role == CAUSAL:
             attention_mask = attention_mask | (distance > 0)
         queries, keys, values = (x.transpose(2, 3) for x in (queries, keys, values))
         far = partial_attention(queries, keys, values, attention_mask, self.dropout)
@@ -66,6 +66,6 @@ class SparseAttention(PeerAttention):
         positions = torch.arange(q.size(2), device=q.device)
         distance = positions - positions[:, None]
         attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)
-        if self.form == CAUSAL:
+        if self.role == CAUSAL:
             attention_mask = attention_mask | (distance > 0)
         return naive_softmax_weights(q, k, combine_masks(padding_mask, attention_mask)) @ v

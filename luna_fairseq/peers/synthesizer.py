@@ -35,7 +35,7 @@ class SynthesizerAttention(PeerAttention):
     """
 
     name = "synthesizer"
-    forms = (BIDIRECTIONAL, CAUSAL)
+    roles = (BIDIRECTIONAL, CAUSAL)
     needs_left_alignment = True
     projections: Tuple[str, ...] = ("hidden", "v")
 
@@ -85,5 +85,5 @@ class SynthesizerAttention(PeerAttention):
         *hidden, v = parts
         weights = self.compute_logits(v.size(2), *hidden).exp()
         weights = weights * ~materialize_padding(padding_mask, v)[:, None, None, :]
-        weights = weights.tril() if self.form == CAUSAL else weights
+        weights = weights.tril() if self.role == CAUSAL else weights
         return weighted_mean(v, weights)

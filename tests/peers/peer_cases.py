@@ -53,7 +53,7 @@ NAMES = [*ATTENTIONS, *VARIANTS]
 def cases(*forms):
     """Return a pair (name, form) for each attention or variant and each of the given forms that it has."""
     return [
-        (name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_name(name)].forms
+        (name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_name(name)].roles
     ]
 
 

@@ -9,12 +9,13 @@ from peer_cases import C, H, assert_close, build, cases, pad, sequence
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers import ATTENTIONS
-from luna_fairseq.peers.attention import FORMS, OPTIONS
+from luna_fairseq.peers.attention import OPTIONS, ROLES
+
 
 each_self = pytest.mark.parametrize("name, form", cases("bidirectional", "causal"))
 each_causal = pytest.mark.parametrize("name, form", cases("causal"))
 each_cross = pytest.mark.parametrize("name, form", cases("cross"))
-each = pytest.mark.parametrize("name, form", cases(*FORMS))
+each = pytest.mark.parametrize("name, form", cases(*ROLES))
 
 # Attentions whose decoding state grows with the number of decoded tokens, with the reason.
 GROWING_STATE = {
@@ -252,7 +253,7 @@ def test_checkpointed_activations_change_nothing(name, form):
 
 
 LACKING = [(name, form, {}, f"{OPTIONS[form]} {name} is not possible, .* has no {form} form")
-           for name in ATTENTIONS for form in FORMS if form not in ATTENTIONS[name].forms]  # fmt: skip
+           for name in ATTENTIONS for form in ROLES if form not in ATTENTIONS[name].roles]  # fmt: skip
 IMPOSSIBLE = [
     ("longformer", {"longformer_window": 5}, "--longformer-window to be even, got 5"),
     ("reformer", {"reformer_buckets": 5}, "--reformer-buckets to be even or 1, got 5"),

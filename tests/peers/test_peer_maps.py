@@ -17,7 +17,7 @@ def record_maps(attention, *inputs, **options):
         The records of the model, and the output of the attention.
     """
     model = torch.nn.Module()
-    side, name = ("decoder", "encoder_attn") if attention.form == "cross" else ("encoder", "self_attn")
+    side, name = ("decoder", "encoder_attn") if attention.role == "cross" else ("encoder", "self_attn")
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({name: attention})])
     model.add_module(side, torch.nn.ModuleDict({"layers": layers}))
     modules = dict(attention.named_modules())
