@@ -22,9 +22,10 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 # In a look-up, queries attend to all tokens of a context with at most this many tokens.
 DENSE_LENGTH = 64
-# Longest context for which the dense layout is faster than attending to surplus segments. Measured at 256
-# tokens with 4 heads of width 64 and 64 rows on a CPU: relative to the long contexts alone, the dense layout
-# took 1.15 times as long and surplus segments 2.3 times as long.
+# Longest padded context for which the dense layout replaces surplus segments, which are segments beyond the
+# chosen number, needed to hold all tokens of short contexts. Measured at 256 tokens with 4 heads of width 64
+# and 64 rows on a CPU: relative to the long contexts alone, the dense layout took 1.15 times as long and
+# surplus segments 2.3 times as long.
 MASKED_DENSE_LENGTH = 256
 
 
@@ -42,7 +43,7 @@ class Layout(NamedTuple):
             query has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If
             None, every query attends to all keys.
         is_short: mask [B], True for short contexts (at most 64 tokens), whose tokens fill the first segments.
-            None in a dense layout, and if no context is short.
+            None in a dense layout. It may also be None if no context is short.
     """
 
     position: Optional[Tensor]
@@ -194,7 +195,7 @@ class Segments(NamedTuple):
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the index [B, S] of the segment to which each of the S tokens of a context belongs.
 
-    Without padding, n tokens form L segments, one per row of P. Token t is in ``floor((t + 1/2) L / n)``.
+    Apart from padding, n tokens form L segments, one per row of P. Token t is in ``floor((t + 1/2) L / n)``.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
@@ -205,7 +206,9 @@ def token_positions(
 ) -> Tuple[Tensor, Tensor]:
     """Return the context positions of each segment's tokens, and a mask, both [B, L, W].
 
-    The mask is True where a segment has no token. There are L rows in P, and W tokens in the longest segment.
+    The mask is True where a segment has no token. W is ceil(S / L), where S and L include padding. If rows of
+    P are padded, a segment may have more than W tokens. The tokens after the first W are then dropped.
+
     By default the tokens are divided evenly. In contexts where ``in_order`` [B] is True, they fill one
     segment after the other. For example, five tokens after one padding token have the positions [[1, 2, -],
     [3, 4, 5]] in two segments by default, and [[1, 2, 3], [4, 5, -]] in order.
@@ -242,7 +245,7 @@ def arrange_places(place: Tensor, position: Tensor) -> Tensor:
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
-    """Arrange the keys and values [B, H, S, K] of S tokens by segment, according to ``layout``.
+    """Arrange the keys and values [B, H, S, K] of S tokens by segment. ``layout`` must not be dense.
 
     If keys and values are the same tensor, the arranged keys and values are also the same tensor.
     """

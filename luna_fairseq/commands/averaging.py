@@ -24,12 +24,15 @@ from luna_fairseq.progress import progress
 def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = False) -> Dict[str, Any]:
     """Average the parameters of several checkpoints, and return the contents of the averaged checkpoint.
 
-    With ``force``, the checkpoints may be from different training runs of one model. With ``ema``, the moving
-    averages stored by ``--store-ema`` are used in place of the parameters.
+    Raise InputError if the checkpoints are from different models or, without ``force``, known to be from
+    different training runs. With ``ema``, the moving averages stored by ``--store-ema`` are used in place of
+    the parameters.
 
-    Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
-    one checkpoint are in memory at a time. Integer and boolean tensors, such as counters and masks, are
-    copied from the last checkpoint. Tied parameters of the last checkpoint, such as embeddings, stay tied.
+    Sums are computed in float64, so that the mean of equal values of lower precision is exactly that value.
+    Only the sums and one checkpoint are in memory at a time. Tied parameters of the last checkpoint, such as
+    embeddings, stay tied. All other contents, including integer and boolean tensors, are from the last
+    checkpoint, without its optimizer state and moving averages. The validation loss is kept only for a single
+    checkpoint without ``ema``.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")
@@ -89,7 +92,7 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 
 
 def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the properties of a checkpoint that must be equal in all checkpoints to average.
+    """Return the properties of a checkpoint that are compared before averaging.
 
     The properties are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of
     each parameter), "run" (name, seed and folder) and "identity" (task and languages).
@@ -117,9 +120,9 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Raise InputError unless two checkpoints agree in architecture, task, dictionaries and parameter shapes.
+    """Raise InputError if the architecture, task, dictionaries, or parameter names, shapes or types differ.
 
-    ``first`` and ``other`` are properties of the checkpoints, from :func:`describe_checkpoint`.
+    ``first`` and ``other`` are properties of two checkpoints, from :func:`describe_checkpoint`.
     """
     changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]

@@ -39,9 +39,10 @@ Example = Tuple[List[str], int]
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
     """Draw a random ListOps expression. Return its tokens and its value from 0 to 9.
 
-    An expression is a tree of depth at most 10. A node is an operation on 2 to 10 arguments with probability
-    1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until the number of tokens
-    is greater than ``min_length`` and less than ``max_length``, as in the published generator.
+    An expression is a tree of depth at most 10. The root is an operation on 2 to 10 arguments. A node at
+    depth 2 to 9 is such an operation with probability 1/4, and a digit otherwise. At depth 10, all nodes are
+    digits. Trees are drawn until the number of tokens is greater than ``min_length`` and less than
+    ``max_length``, as in the published generator.
     """
     generator = random.Random(seed)
     while True:
@@ -57,7 +58,7 @@ def _append_expression(generator: random.Random, depth: int, tokens: List[str], 
     When ``tokens`` reaches ``max_length``, open operations receive no more arguments, because the caller will
     discard the expression.
     """
-    # The root has to be an operation, because a single digit is always too short.
+    # The root is always an operation: a single digit is too short if min_length is at least 1.
     chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)
     if chance > OPERATION_PROBABILITY:
         value = generator.randrange(10)
@@ -65,7 +66,7 @@ def _append_expression(generator: random.Random, depth: int, tokens: List[str], 
         return value
     operator = generator.choice(tuple(OPERATORS))
     tokens.append(operator)
-    values = [0]
+    values = [0]  # used only if there is no room for arguments, otherwise replaced by the first argument
     for number in range(generator.randint(2, MAX_ARGUMENTS)):
         if len(tokens) >= max_length:
             break

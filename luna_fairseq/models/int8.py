@@ -21,9 +21,10 @@ STEP, ZERO = 2 / 255, 128
 
 
 def quantise(model: nn.Module) -> None:
-    """Replace every linear layer of a float32 model with a :class:`Linear8`, including the output projection.
+    """Replace the linear layers of a float32 model, including the output projection, with :class:`Linear8`.
 
-    Embeddings, layer norms, and linear layers with hooks stay in float32. The model cannot be trained.
+    Embeddings, layer norms, subclasses of ``nn.Linear`` and linear layers with hooks stay in float32. Load
+    checkpoints first: the quantized model cannot be trained, and its state dict lacks the replaced weights.
 
     Raises:
         InputError: The model is on a GPU or in half precision, or torch does not support 8-bit matrix
@@ -96,7 +97,7 @@ def has_fbgemm_product() -> bool:
 # 2.13).
 ONEDNN_VECTORS = 16
 # All forms round to the same levels with the same scales. Sums are exact, so results differ by the rounding
-# of float32 alone. The rule reads the CPU once. CPUs without AMX have not been measured.
+# of float32 alone. AMX is checked when a layer is built. CPUs without AMX have not been measured.
 LINEAR8_FORMS = FormTable(
     "product in 8 bits",
     Form(
@@ -191,7 +192,8 @@ class Linear8(nn.Module):
         return multiply_at_fixed_scale(x, self.packed)
 
     def __getstate__(self) -> Any:
-        return {**self.__dict__, "onednn": None}  # oneDNN's tensors can be neither pickled nor copied
+        # oneDNN's tensors can be neither pickled nor copied. A copied or unpickled layer uses another form.
+        return {**self.__dict__, "onednn": None}
 
 
 def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:

@@ -155,9 +155,9 @@ class RepeatBlock(NGramRepeatBlock):
 class Generator(SequenceGenerator):
     """Beam search for this project's models, with the arguments of fairseq's ``SequenceGenerator``.
 
-    Sampling, diverse search, constraints and language model fusion use fairseq's search loop instead. A
-    vocabulary shortlist restricts all of these searches to tokens that can occur in a translation of the
-    source.
+    Sampling, diverse search, constraints, language model fusion and ``--match-source-len`` use fairseq's
+    search loop instead. A vocabulary shortlist restricts all of these searches to tokens that can occur in a
+    translation of the source.
     """
 
     model: Any
@@ -226,6 +226,7 @@ class BatchSearch:
     """Beam search for one batch of B sentences with K hypotheses each, R = B * K.
 
     Args:
+        generator: generator with the models and the search options.
         net_input: inputs of the encoder or, for a language model, of the decoder.
         prefix: first tokens [B, length] that translations must begin with, padded on the right. None if there
             is no prefix.
@@ -320,6 +321,7 @@ class BatchSearch:
         sums, columns = sums.view(B, K, -1), columns.view(B, -1)
         if step == 0:  # the hypotheses of a sentence are still equal
             sums = sums[:, :1]
+        # H hypotheses, 1 or K. If H is 1, the limit H * N - 1 excludes padding, as in fairseq.
         _, H, n = sums.shape
         scores, places = sums.flatten(1).topk(min(2 * K, H * N - 1, H * n))
         tokens = self.encoded.find_tokens(columns.gather(1, places))
@@ -444,7 +446,8 @@ def remove_nan(lprobs: Tensor) -> Tensor:
 def find_largest(x: Tensor, k: int) -> Tuple[Tensor, Tensor]:
     """Return the k largest values of each row of x [R, N], in decreasing order, and their columns.
 
-    On a CPU, where ``topk`` is slow for long rows, only the k blocks with the largest maxima are searched.
+    On a CPU, where ``topk`` is slow for long rows, only the k blocks of 128 columns with the largest maxima
+    and the columns after the last whole block are searched.
     """
     R, N = x.shape
     blocks = N // _BLOCK

@@ -68,7 +68,9 @@ class LunaAttention(ProjectingAttention):
 
     Subclasses that set ``needs_geometry`` can add a bias to the logits by overriding :meth:`pack_bias` and
     :meth:`unpack_bias`. To cache additional keys and values and attend to them, subclasses override
-    :meth:`remember` and :meth:`attend_to_rows`.
+    :meth:`remember` and :meth:`attend_to_rows`, and set ``reads_only_rows`` to False. Subclasses that
+    override :meth:`unpack_bias` or :meth:`attend_to_rows` must also override :meth:`prepare`, because its
+    :class:`AbsorbedMemory` bypasses both methods.
 
     Shapes: T queries X, S context tokens, L rows of P, batch size B, width C, H heads of dimension K = C / H.
 
@@ -256,8 +258,8 @@ class LunaAttention(ProjectingAttention):
     ) -> Any:
         """Project the packed context Y_P [L, B, C] to the keys and values [B, H, L, K] of unpack attention.
 
-        The result is a :class:`PackedMemory`. A subclass may return a different named tuple of tensors, for
-        example with additional keys of the context's tokens. The first dimension of every tensor must be B.
+        The result is a :class:`PackedMemory`. A subclass may return another named tuple with the same fields
+        and further ones, such as keys of the context's tokens. The first dimension of every tensor must be B.
 
         Args:
             packed_context: packed context Y_P [L, B, C].

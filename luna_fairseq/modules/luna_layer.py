@@ -57,7 +57,8 @@ class LunaLayer(nn.Module):
     def build_packed_norm(self, width: int, update_packed: bool, has_norm: bool, builders: Builders) -> None:
         """Store whether the layer updates P, and build the layer norm of P if ``has_norm`` is True.
 
-        A pre-norm layer normalizes the P that it reads, even if it does not update P.
+        A pre-norm layer normalizes the P that enters pack attention, even if it does not update P. Causal
+        attention reads P without a norm.
         """
         # A norm whose output is unused must not be built: parameters without a gradient break distributed
         # training.
@@ -79,7 +80,7 @@ class LunaLayer(nn.Module):
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
         """Return P for the next layer, the sum of P and Y_P [L, B, C], normalized in a post-norm layer.
 
-        Return None if the layer does not update P. The next layer then reads the initial P.
+        Return None if the layer does not update P. The next layer then reads the same P as the first layer.
         """
         if packed_context is None or not self.update_packed:
             return None

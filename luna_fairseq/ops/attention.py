@@ -183,7 +183,7 @@ def luna_attention(
     scale = q.size(-1) ** -0.5
     q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:
-        # There are few keys, so scaling them costs less than scaling the queries.
+        # In float32 and float64, keys are few here and usually fewer than queries, so the keys are scaled.
         logits = torch.bmm(q, k.transpose(1, 2) * scale)
     else:
         bias = bias.to(q.dtype).expand(shape).flatten(0, 1)

@@ -81,8 +81,9 @@ class Apollo(Optimizer):
             cache.
 
     Raises:
-        InputError: A hyperparameter is out of range. InputError is a ValueError.
-        RuntimeError: A gradient is sparse.
+        InputError: A hyperparameter is out of range, or a parameter is not a real floating-point tensor.
+            InputError is a ValueError.
+        RuntimeError: :meth:`step` finds a sparse gradient.
 
     Example:
         >>> import torch
@@ -132,7 +133,7 @@ class Apollo(Optimizer):
             _warn_about_rounded_belief()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        """Restore a pickled optimizer, with defaults for options that were added later."""
+        """Restore a pickled or loaded state, with ``self.defaults`` for options missing from a group."""
         super().__setstate__(state)
         for group in self.param_groups:
             for name in _OPTIONS:  # self.defaults may have additional keys, which torch adds
