@@ -51,7 +51,7 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
+    """Count the source tokens before the source sentence with zero-based index ``sentence`` [B * n, T].
 
     ``number`` [B, S] is the one-based sentence number of each source token. For an index beyond the last
     sentence, the result is the number of all tokens. The result is [B * n, T].

@@ -63,9 +63,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_v_proj = builders.linear(build_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return True for "unpack_q" and, if this module updates P, for the projections of pack attention.
+        """Return True if ``name`` is "unpack_q" or, in a module that updates P, begins with "pack_".
 
-        An unused projection would get no gradient, which is an error in distributed training.
+        Any other projection would get no gradient, which is an error in distributed training.
         """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
@@ -134,7 +134,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute softmax attention of queries q [B, H, T, K] to all source tokens.
 
-        Return the output [B, H, T, K] and the weights. The weights are None if ``need_weights`` is False.
+        Return the output [B, H, T, K] and the token weights, which are None if ``need_weights`` is False.
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):

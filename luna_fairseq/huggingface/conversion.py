@@ -73,7 +73,7 @@ def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a masked language model with a classification head."""
+    """Return the config.json fields of a masked language model with the classification head ``head``."""
     layers = model.classification_heads[head]
     return {
         **_encoder_options(model.encoder.sentence_encoder),

@@ -44,7 +44,8 @@ class GenerateOutput:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
 
-        Raise InputError if there are too few or too many hypotheses, or if only they contain subword marks.
+        Raise InputError if there are too few or too many hypotheses, or if the hypotheses contain subword
+        marks and the references do not.
         """
         number = len(references)
         if not self.best:
