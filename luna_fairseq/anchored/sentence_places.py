@@ -28,8 +28,8 @@ def number_within_sentences(
     """Number the target tokens of documents within their sentences, and number the sentences.
 
     ``place`` [B * n, T] is the index of each token in the target, without padding. ``begins`` [B * n, T] is
-    True at the first token of each sentence except the first sentence. This token is a separator, because the
-    target is shifted right. ``before`` is the unfinished sentence at the end of the preceding tokens.
+    True at separators. The target is shifted right, so each separator is the first token of a sentence; the
+    first sentence has none. ``before`` is the unfinished sentence at the end of the preceding tokens.
 
     Return the index [B * n, T] of each token in its sentence, the index [B * n, T] of each token's sentence,
     and the unfinished sentence at the end of these tokens.

@@ -80,8 +80,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         """Compute the packed context [L, B, C], and cache the keys and values of the source tokens.
 
         The packed context is the result of attention from the packed sequence P to the source. It is None if
-        this module does not update P. ``need_weights`` has no effect: queries attend to the source tokens
-        directly, so :meth:`unpack` does not need the weights of P.
+        this module does not update P. ``need_weights`` has no effect, because :meth:`unpack` computes the
+        attention weights of the source tokens directly, not from the weights of P.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)

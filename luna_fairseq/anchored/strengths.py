@@ -23,7 +23,7 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """Learned positive factor gamma per head, by which a bias of attention logits multiplies a distance.
+    """Learned positive factor gamma of each head, for attention biases such as ``-gamma * distance``.
 
     Gamma is softplus(start + change), with a constant ``start`` and a learned ``change``. ``strengths`` are
     the initial values of gamma.

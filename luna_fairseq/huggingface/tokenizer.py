@@ -165,7 +165,7 @@ def vocabulary_digest(tokenizer: Tokenizer) -> str:
 
 
 def choose_template(config: Any) -> Template:
-    """Return the template of the special tokens that a model expects around its input."""
+    """Return the :class:`Template` with the special tokens that a model expects around its input."""
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
         return Template(f"{EOS} $A", f"{EOS} $A $B")
