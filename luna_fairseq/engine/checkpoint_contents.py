@@ -71,8 +71,8 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     """Replacement for ``load_checkpoint_to_cpu`` that checks the file and the options ``arg_overrides``.
 
-    Raise InputError if the file is damaged, or if its model lacks an overriding option. In the result, the
-    entries ``task_state`` and ``extra_state`` are :class:`LoadedState` dictionaries.
+    Raise InputError if the file is invalid, or if its model does not support ``int8`` or ``shortlist``. In
+    the result, the entries ``task_state`` and ``extra_state`` are :class:`LoadedState` dictionaries.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
