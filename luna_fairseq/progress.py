@@ -23,7 +23,7 @@ def hide_progress(quiet: bool = True) -> Iterator[None]:
 
 
 def is_shown() -> bool:
-    """Return True if progress bars are shown: standard error is a terminal, and no context hides them."""
+    """Return True if standard error is a terminal, and :func:`hide_progress` does not hide progress bars."""
     return not _quiet and sys.stderr.isatty()
 
 

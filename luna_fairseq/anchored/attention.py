@@ -3,7 +3,8 @@
 The context of S tokens is divided into L segments, runs of at most W consecutive tokens, one per row of P.
 Row i favours the tokens near the centre of segment i: a penalty on the logits, gamma times the distance in
 segments, increases with the distance. Each head learns its own gamma. Distances and segments are computed
-once for all layers (geometry.py).
+once for all layers (geometry.py). A diagonal prior is a bias of target queries toward the source position
+expected for them (diagonal.py).
 
 Shapes: batch size B, model width C, H heads of dimension K, T queries. A method that overrides a method of
 :class:`LunaAttention` has the same arguments.
@@ -111,7 +112,8 @@ class AnchoredAttention(LunaAttention):
     ) -> None:
         """Create the learned parameters of the distance biases and, with ``diagonal``, of the diagonal prior.
 
-        ``anchor_strength`` is the initial factor by which a bias multiplies distances. The order in which
+        ``anchor_strength`` is the initial factor gamma in pack attention. ``builders`` creates the linear
+        layers that project tokens to keys and values, if queries attend to tokens. The order in which
         parameters are created must not change, because optimizer states in checkpoints rely on it.
         """
         if self.reads_tokens:
@@ -133,6 +135,7 @@ class AnchoredAttention(LunaAttention):
         """Compute the token distances and positions that the attention biases of this module need.
 
         Only the shapes of query [T, B, C], packed [L, B, C] and context [S, B, C] are used, not their values.
+        ``source`` holds the padding masks of context and packed.
         """
         target = None
         if self.diagonal is not None:
@@ -239,7 +242,8 @@ class AnchoredSelfAttention(AnchoredAttention):
     ) -> AnchoredMemory:
         """Return the keys and values of the packed context and, if ``window`` is set, of the context tokens.
 
-        The packed context [L, B, C] is the result of pack attention. :meth:`unpack` attends to these keys.
+        ``packed_context`` [L, B, C] and ``pack_weights`` [B, L, S] are the results of pack attention to the
+        ``context`` [S, B, C]. The weights are stored unchanged, and are None if they are not requested.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -256,7 +260,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         return super().attend_to_rows(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, S, L] that penalizes distant rows in the logits of unpack attention."""
+        """Return the logit bias [B, H, S, L] from tokens to rows, which penalizes distant segments."""
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
@@ -337,7 +341,8 @@ class AnchoredCrossAttention(AnchoredAttention):
     ) -> AnchoredMemory:
         """Return the keys and values of the packed context and, with a look-up, of the source tokens.
 
-        The packed context [L, B, C] is the result of pack attention. :meth:`unpack` attends to these keys.
+        ``packed_context`` [L, B, C] and ``pack_weights`` [B, L, S] are the results of pack attention to the
+        ``context`` [S, B, C]. The weights are stored unchanged, and are None if they are not requested.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -417,8 +422,8 @@ class AnchoredCrossAttention(AnchoredAttention):
 
         A query chooses the ``self.lookup`` segments for whose rows it has the largest logits. In a context of
         at most 64 tokens, queries attend to all tokens. The queries q are [B, H, T, K], and ``geometry``
-        holds target positions for the diagonal prior. Return the output [B, H, T, K] and the weights, which
-        are None if ``need_weights`` is False.
+        holds target positions for the diagonal prior. Return the output [B, H, T, K], and the attention
+        weights over rows and tokens. The weights are None if ``need_weights`` is False.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

@@ -38,9 +38,9 @@ def read_chosen(
     ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
     True at segments that must not be chosen.
 
-    In a context of at most 64 tokens, queries attend to all tokens, which fill the first segments. If more
-    than ``number`` segments are filled, queries of long contexts in the same batch choose equally many
-    segments, and all except the first ``number`` are masked.
+    In a context of at most 64 tokens, queries attend to all tokens, which fill the first segments. If these
+    are more than ``number`` segments, queries of longer contexts in the batch choose as many, but attend only
+    to the best ``number`` of them. The others are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -99,7 +99,7 @@ class ChosenTokens(NamedTuple):
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather the entries [B, H, T, M] of the chosen tokens from x [B, L, W], arranged by segment."""
+        """Gather the values [B, H, T, M] of the chosen tokens from x [B, L, W], one value per token."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

@@ -80,9 +80,9 @@ class DecodingMemory(NamedTuple):
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
         """Return the bias [B, H, T, N] of the attention logits from T queries to N keys.
 
-        This includes the diagonal prior, if there is one: a bias toward keys near the source position that is
-        expected for a query, 0 at the nearest key and at least ``-MAX_PENALTY``. For the prior, ``target``
-        holds the target positions of the queries.
+        The result is the cached ``bias``, plus the diagonal prior if there is one. The prior is 0 at the
+        nearest of the ``first`` leading keys, and at least ``-MAX_PENALTY``. To compute the prior, ``target``
+        must hold the target positions of the queries.
         """
         if self.places is None:
             return self.bias.expand(-1, self.key.size(1), -1, -1)

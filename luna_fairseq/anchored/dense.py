@@ -26,9 +26,9 @@ class Tokens(NamedTuple):
 
     Attributes:
         padding_mask: mask [B, L + S] that is True at padded rows and tokens. None if there is no padding.
-        segment: segment index [B, L + S] of each row and token. A query attends to a key only if it has
-            chosen the key's segment. All queries attend to keys with index -1. If None, all queries attend to
-            all keys.
+        segment: segment index [B, L + S] of each row and token. A query attends to a key only if the query
+            has chosen the key's segment. All queries attend to keys with index -1. If None, all queries
+            attend to all keys.
     """
 
     key: Tensor
@@ -53,8 +53,9 @@ def dense_attention(
 
     The result equals :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. The queries
     q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows of the packed
-    context. A query chooses ``number`` segments. Two biases are added to the logits: ``gate`` [H] for tokens,
-    and ``bias`` [B, H, T, L + S].
+    context. If ``tokens.segment`` is given, a query chooses the ``number`` segments whose rows have the
+    largest logits, except segments where ``packed_padding_mask`` [B, L] is True. Two biases are added to the
+    logits: ``gate`` [H] for tokens, and ``bias`` [B, H, T, L + S].
 
     Return the output [B, H, T, K] and the weights [B, H, T, L + S] before dropout, rows first. The weights
     are None if ``need_weights`` is False.
@@ -80,7 +81,7 @@ def dense_attention(
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
     """Split attention weights [B, H, T, L + S'] into weights for the L packed rows and for the S tokens.
 
-    Tokens after the first S' have a weight of zero.
+    The given weights cover only the first S' of the S tokens. Later tokens have a weight of zero.
     """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))

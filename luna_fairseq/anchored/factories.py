@@ -71,7 +71,7 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory for an encoder's attention modules: anchored or, by default, Luna's."""
+    """Return the factory for an encoder's attention modules: anchored if ``cfg`` says so, else Luna's."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -107,7 +107,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
 
 def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
-    """Return the factory for a decoder's attention modules: Luna's if no extension is enabled."""
+    """Return the factory for a decoder's attention modules: Luna's, unless ``cfg`` enables an extension."""
     extension, defaults = extension_options(cfg), ExtensionOptions()
     if extension._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions(options)
@@ -192,8 +192,9 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
         The diagonal prior is a bias toward source tokens near an expected position. ``target`` holds the
         tokens of this call, and ``memory`` the cached tensors of the source. ``before`` describes the last,
-        unfinished sentence of each hypothesis after the previous call. Return the positions (None without a
-        diagonal prior), and the unfinished sentences after this call (None if a target is one sentence).
+        unfinished sentence of each hypothesis after the previous call. Fractional positions have the type
+        ``dtype``, or float32 if that is more precise. Return the positions (None without a diagonal
+        prior), and the unfinished sentences after this call (None if a target is one sentence).
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

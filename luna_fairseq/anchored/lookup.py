@@ -215,8 +215,8 @@ def mixed_lookup_attention(
     """Compute the output [B, H, T, K] of look-up attention for a batch that may have short and long contexts.
 
     Queries attend to the packed context, and to the tokens of ``number`` segments or, in a short context (at
-    most 64 tokens), to all tokens. If 64 tokens need more than ``number`` segments, short and long contexts
-    are computed in separate calls, so that long contexts do not become slower. On a GPU or in a compiled or
+    most 64 tokens), to all tokens. If a short context may fill more than ``number`` segments, short and long
+    contexts are computed separately, so that long contexts do not become slower. On a GPU or in a compiled or
     exported graph, the batch is not split, because the number of short contexts is not known in advance.
     ``gate`` [H] is a bias of the token logits. :func:`lookup_attention` describes the other arguments.
     """

@@ -64,7 +64,7 @@ def anchor_distances(
 def beyond_nearest(distance: Tensor) -> Tensor:
     """Subtract the distance of the nearest key (minimum over the last dimension) from all distances.
 
-    :func:`distance_bias` is then 0 for the nearest key, and its limit never affects this key.
+    :func:`distance_bias` is then 0 for the nearest key, so that its clamping never affects this key.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 

@@ -28,8 +28,8 @@ def number_within_sentences(
     """Number the target tokens of documents within their sentences, and number the sentences.
 
     ``place`` [B * n, T] is the index of each token in the target, without padding. ``begins`` [B * n, T] is
-    True at the first token of each sentence except the first sentence. This token is a separator, because the
-    target is shifted right. ``before`` is the unfinished sentence at the end of the preceding tokens.
+    True at separators. The target is shifted right, so each separator is the first token of a sentence; the
+    first sentence has none. ``before`` is the unfinished sentence at the end of the preceding tokens.
 
     Return the index [B * n, T] of each token in its sentence, the index [B * n, T] of each token's sentence,
     and the unfinished sentence at the end of these tokens.
@@ -51,7 +51,7 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before the source sentence with index ``sentence`` [B * n, T].
+    """Count the source tokens before the source sentence with zero-based index ``sentence`` [B * n, T].
 
     ``number`` [B, S] is the one-based sentence number of each source token. For an index beyond the last
     sentence, the result is the number of all tokens. The result is [B * n, T].

@@ -63,9 +63,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_v_proj = builders.linear(build_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return True for "unpack_q" and, if this module updates P, for the projections of pack attention.
+        """Return True if ``name`` is "unpack_q" or, in a module that updates P, begins with "pack_".
 
-        An unused projection would get no gradient, which is an error in distributed training.
+        Any other projection would get no gradient, which is an error in distributed training.
         """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
@@ -80,8 +80,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         """Compute the packed context [L, B, C], and cache the keys and values of the source tokens.
 
         The packed context is the result of attention from the packed sequence P to the source. It is None if
-        this module does not update P. ``need_weights`` has no effect: queries attend to the source tokens
-        directly, so :meth:`unpack` does not need the weights of P.
+        this module does not update P. ``need_weights`` has no effect, because :meth:`unpack` computes the
+        attention weights of the source tokens directly, not from the weights of P.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
@@ -134,7 +134,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute softmax attention of queries q [B, H, T, K] to all source tokens.
 
-        Return the output [B, H, T, K] and the weights. The weights are None if ``need_weights`` is False.
+        Return the output [B, H, T, K] and the token weights, which are None if ``need_weights`` is False.
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):

@@ -23,9 +23,10 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """Learned positive factor gamma per head, by which a bias of attention logits multiplies a distance.
+    """Learned positive factor gamma of each head, for attention biases such as ``-gamma * distance``.
 
-    Gamma is softplus(start + change), with a constant ``start`` and a learned ``change``.
+    Gamma is softplus(start + change), with a constant ``start`` and a learned ``change``. ``strengths`` are
+    the initial values of gamma.
     """
 
     def __init__(self, strengths: Sequence[float]):
@@ -104,8 +105,8 @@ class DiagonalPrior(LearnedStrength):
 class LookupGate(nn.Module):
     """Learned bias, one value per head, on the logits of the tokens that queries look up.
 
-    A bias b multiplies the unnormalized weight of each token by e^b. ``CLOSED_GATE`` nearly disables the
-    look-up at the start of training.
+    A bias b multiplies the unnormalized weight of each token by e^b. The initial bias ``init`` is
+    ``OPEN_GATE`` (0) or ``CLOSED_GATE`` (-4), which nearly disables the look-up at the start of training.
     """
 
     def __init__(self, num_heads: int, init: float):

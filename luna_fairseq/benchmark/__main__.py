@@ -140,10 +140,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all settings of a benchmark, such as sequence lengths, and print a table after each setting.
+    """Measure every case of a benchmark, such as a sequence length, and print a table after each case.
 
-    The measurements are added to ``section``. With ``--check``, nothing is measured, and the errors of all
-    implementations against reference results are printed instead.
+    The measurements are added to ``section``. With ``--check``, nothing is measured. Instead, the largest
+    error of each implementation is printed, divided by the tolerance.
     """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)

@@ -165,7 +165,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[T
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the fairseq-train arguments that build a model with the options of a checkpoint."""
+    """Return the fairseq-train arguments for the architecture and the fixed options of a checkpoint."""
     model = model_name(options)
     words = ["--arch", model]
     for name in fixed_options(model):

@@ -239,7 +239,7 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return the fingerprint (size and hash) of each of a task's dictionaries, by name, such as "source"."""
+    """Return fingerprints (size, hash) of a task's dictionaries, keyed by "source", "target" or "label"."""
     from fairseq.data import Dictionary
 
     fingerprints = {}
@@ -254,7 +254,7 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
 
 
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
-    """Return the fingerprints of a checkpoint's dictionaries by name, or None if they are unknown."""
+    """Return a checkpoint's fingerprints, keyed by "source", "target" and "label", or None if unknown."""
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES)
 

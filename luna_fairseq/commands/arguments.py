@@ -43,7 +43,7 @@ Options = TypeVar("Options")
 
 
 def read_options(kind: Type[Options], args: argparse.Namespace, **values: Any) -> Options:
-    """Create an instance of dataclass ``kind`` from arguments named like its fields and from ``values``."""
+    """Create a dataclass ``kind`` from arguments named like its fields. ``values`` take precedence."""
     given = vars(args)
     known = {field.name: given[field.name] for field in fields(kind) if field.name in given}  # type: ignore[arg-type]
     return kind(**{**known, **values})
@@ -68,7 +68,7 @@ def parse_data_folder(text: str) -> Path:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """``--help`` formatter that wraps paragraphs and preserves the lines of examples."""
+    """``--help`` formatter that wraps paragraphs and preserves the line breaks of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Wrap each paragraph separately. Paragraphs that begin with "example:" are kept as they are."""

@@ -126,7 +126,7 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Raise InputError if a path is a folder or occurs twice, or if ``--checkpoint-upper-bound`` is given."""
+    """Raise InputError for a folder or duplicate path, or if --checkpoint-upper-bound sets ``bound``."""
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
         raise InputError(f"--checkpoint-upper-bound needs {numbers}")

@@ -16,7 +16,7 @@ Capability = Optional[Tuple[int, int]]
 
 @dataclass(frozen=True)
 class Launch:
-    """Command-line options that train a recipe on the GPUs of a machine.
+    """Command-line options for training with a recipe on the GPUs of a machine.
 
     Attributes:
         options: arguments of fairseq-train, without DATA.
@@ -32,10 +32,11 @@ class Launch:
 
 
 def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
-    """Return the fairseq options that train a recipe with its stated batch size on this number of GPUs.
+    """Return the options for training with a recipe, at the recipe's batch size, on this number of GPUs.
 
-    A recipe that states its batch size for one GPU uses one GPU, unless the user sets
-    ``--distributed-world-size``. ``capability`` is the compute capability, such as (8, 0), or None on a CPU.
+    ``user_options`` of fairseq-train override the recipe. A recipe that states its batch size for one GPU
+    uses one GPU, unless the user sets ``--distributed-world-size``. ``capability`` is the compute capability,
+    such as (8, 0), or None on a CPU.
     """
     parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
@@ -99,9 +100,9 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
 
 
 def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
-    """Return the largest batch size per GPU, at most ``per_gpu``, that gives the recipe's total batch size.
+    """Return the largest batch size per GPU, at most ``per_gpu``, that gives the recipe's total ``batch``.
 
-    A batch size in tokens is rounded down.
+    The ``unit`` is "tokens" or "sequences". A batch size in tokens is rounded down.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":

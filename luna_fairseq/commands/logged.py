@@ -30,10 +30,10 @@ def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train with its output in a log file, and show the number of updates in a progress bar.
+    """Run fairseq-train, write its output to a log file, and show the number of updates in a progress bar.
 
-    Lines that contain one of the strings in ``shown`` are also printed. Raises DivergedError if gradients
-    became NaN or infinite.
+    ``description`` is the label of the bar. Lines that contain one of the strings in ``shown`` are also
+    printed. Raises DivergedError if gradients became NaN or infinite.
     """
     given = parse_options(command).get("--max-update", "")
     total = int(given) if given.isdigit() else None
@@ -63,7 +63,7 @@ def run_logged(
     empty_log: bool = False,
     watch: Callable[[str], Any] = str,
 ) -> None:
-    """Run a command with its output in a log file.
+    """Run a command, and write its output to a log file.
 
     If this process receives a stop signal, it forwards the signal and waits, so that the command can save its
     work. If this process is killed on Linux, the command is stopped as well.
@@ -71,9 +71,9 @@ def run_logged(
     Args:
         command: program and its arguments.
         log: file for standard output and standard error.
-        shown: also print lines of standard output that contain one of these strings.
+        shown: strings that mark the lines of standard output to print as well.
         output: file for standard output (default: the log file).
-        empty_log: overwrite the log file instead of appending to it.
+        empty_log: True to overwrite the log file, False to append to the log file.
         watch: function that is called with each line of standard output.
 
     Raises:

@@ -97,7 +97,10 @@ def _unknown_name_error(
     known_names: Iterable[str],
     word: Optional[str] = None,
 ) -> InputError:
-    """Build an InputError for an unknown name in a recipe, with line number and a similar known name."""
+    """Build an InputError for an unknown name in a recipe, with line number and a similar known name.
+
+    ``keys`` is the path of YAML keys to the name, which is ``word`` or the last word of ``kind_and_name``.
+    """
     near = suggest_name(word or kind_and_name.split()[-1], known_names)
     return InputError(f"{path}, line {_find_line(path, keys)}: {kind_and_name} is unknown{near}")
 

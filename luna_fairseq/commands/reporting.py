@@ -23,7 +23,7 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
     """Call a function, and return the exit status: 1 after an error that the user can fix, otherwise 0.
 
     Such an error is printed as one line that begins with ``program``. Other exceptions propagate. If an
-    OSError names no path, the message names ``location``.
+    OSError has no file name, as on a full disk, the message names the file or folder ``location`` instead.
     """
     try:
         with exit_if_unread():

@@ -47,8 +47,8 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
     """Check a recipe and its data, print the batch size and precision, and return the fairseq-train command.
 
     ``words`` are the command-line arguments of luna-train: recipe, data and options. A resumed run must match
-    the options and data recorded in its folder. With ``should_record``, a new run is recorded. ``option`` is
-    the name of the folder's option in error messages.
+    the options and data recorded in its folder. With ``should_record``, a new run is recorded. ``option``
+    names the option that sets the checkpoint folder, for error messages.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")
@@ -93,7 +93,7 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Opt
 
 
 def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
-    """Return the fairseq options that train a recipe with its stated batch size on this machine's GPUs."""
+    """Return the options for training on this machine with a recipe, which ``user_options`` override."""
     # Imported here so that --help is fast.
     import torch
 

@@ -32,7 +32,7 @@ def _restore_all_names(restore: Function, self: Any, state_dict: Any, build_fp32
 
 
 def _repeated_names(ema: Any) -> Dict[str, str]:
-    """Return a dictionary from each repeated name of a tied tensor in ``ema`` to the tensor's first name."""
+    """Map each name of a tied tensor in ``ema``, except the tensor's first name, to the first name."""
     first: Dict[Any, str] = {}
     repeated = {}
     for name, average in (ema.fp32_params if ema.config.ema_fp32 else ema.model.state_dict()).items():
@@ -78,7 +78,7 @@ def load_without_averages(trainer: Any) -> Iterator[None]:
 
 
 def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weights: Any) -> None:
-    """Restore the moving averages of --store-ema from a checkpoint.
+    """Restore the moving averages of --store-ema from the ``extra_state`` of the checkpoint ``path``.
 
     If the checkpoint has no averages, its ``weights`` become the initial averages.
     """

@@ -2,7 +2,7 @@
 
 Checkpoints store information about the run that saved them: task, languages, options and dictionary
 fingerprints. This information is compared with the task and the run that load the checkpoint. See
-:mod:`luna_fairseq.checks.same_training`.
+:mod:`luna_fairseq.checks.same_training`. The first argument of a replacement is the original function.
 """
 
 import inspect
@@ -69,9 +69,10 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Replacement for ``load_checkpoint_to_cpu`` that raises InputError for an invalid file or override.
+    """Replacement for ``load_checkpoint_to_cpu`` that checks the file and the options ``arg_overrides``.
 
-    In the result, ``task_state`` and ``extra_state`` have an attribute ``origin``, see :class:`LoadedState`.
+    Raise InputError if the file is invalid, or if its model does not support ``int8`` or ``shortlist``. In
+    the result, the entries ``task_state`` and ``extra_state`` are :class:`LoadedState` dictionaries.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -103,7 +104,7 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
 
 
 def _check_overrides(state: Any, overrides: Any) -> None:
-    """Raise InputError if ``int8`` or ``shortlist`` is set, but the checkpoint's model has no such option.
+    """Raise InputError if ``overrides`` sets ``int8`` or ``shortlist``, which the checkpoint's model lacks.
 
     fairseq silently ignores options that the model does not define.
     """

@@ -82,8 +82,9 @@ class Patch:
     def apply(self, leave_out: bool = False) -> None:
         """Replace the registered fairseq functions, and set the attribute ``state``.
 
-        ``leave_out`` is True if the user has disabled the patch; nothing is then replaced. If fairseq lacks
-        one of the functions, nothing is replaced and a warning is logged. A second call has no effect.
+        Nothing is replaced if ``leave_out`` is True (the user has disabled the patch), if the installed
+        versions do not need the patch, or, with a warning, if fairseq lacks one of the functions. A second
+        call has no effect.
         """
         if self.state:
             return

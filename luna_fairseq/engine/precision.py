@@ -1,6 +1,7 @@
 """fairseq patch ``half-precision``: save float32 weights in --fp16 and --bf16 runs.
 
 The patch also disables fairseq's clipping of the total gradient norm for optimizers that clip each gradient.
+The first argument of a replacement is the original function.
 """
 
 from typing import Any, Dict
@@ -62,7 +63,7 @@ def _float32_weights(optimizer: Any) -> Any:
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Replacement for ``Trainer.clip_grad_norm`` that does not clip if the optimizer clips each gradient."""
+    """Replacement for ``clip_grad_norm`` that ignores ``clip_norm`` if the optimizer clips each gradient."""
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)

@@ -1,6 +1,6 @@
 """fairseq patch ``processes``: distributed training on CPUs and under torchrun.
 
-If one process fails, all processes are terminated.
+If one process fails, all are terminated. The first argument of a replacement is the original function.
 """
 
 import functools
@@ -102,7 +102,7 @@ def check_world_size(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Start one training process per rank on the CPU, as fairseq does on GPUs, and wait for them."""
+    """Run ``main(cfg, **kwargs)`` in one process per rank on the CPU, as fairseq does on GPUs, and wait."""
     from fairseq.distributed.utils import distributed_main
 
     distributed = cfg.distributed_training

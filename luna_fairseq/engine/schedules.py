@@ -36,10 +36,10 @@ def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def repeat_end_of_epoch(trainer: Any, extra_state: Dict[str, Any]) -> None:
-    """Restore the learning rate schedule. Repeat its step if the checkpoint was saved at the end of an epoch.
+    """Restore the learning rate schedule, and repeat its last step if the checkpoint ends an epoch.
 
-    fairseq saves this checkpoint before the step. On resuming, fairseq runs the step without the validation
-    loss, on which some schedules depend.
+    fairseq saves a checkpoint before the schedule's step at the end of an epoch. When it resumes, it makes
+    this step without the validation loss in ``extra_state``, on which some schedules depend.
     """
     schedule = trainer.cfg.lr_scheduler
     if schedule._name == "polynomial_decay" and schedule.force_anneal is not None:

@@ -1,7 +1,7 @@
 """fairseq patch ``starting-point``: choose the checkpoint to start training from.
 
 The patch also ensures that no other training run uses the checkpoint folder and that the validation data can
-be loaded.
+be loaded. The first argument of a replacement is the original function.
 """
 
 import copy
@@ -56,7 +56,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return ``cfg``, or a copy that restores the newest intact checkpoint if the last one is damaged.
+    """Return ``cfg``, or a copy with the newest intact checkpoint to restore if the last one is damaged.
 
     Raises InputError if the user names a file with --restore-file that does not exist.
     """

@@ -30,9 +30,9 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 class _Writer:
-    """File wrapper for ``torch.save`` that stores the first write error instead of raising the error.
+    """File wrapper for ``torch.save`` that stores the first error of a write in place of raising it.
 
-    torch 1.13 aborts the process if an error is raised during writing.
+    torch 1.13 aborts the process if ``write`` raises an exception.
     """
 
     def __init__(self, file: BinaryIO):

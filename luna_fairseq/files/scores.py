@@ -23,9 +23,10 @@ def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 def write_scores(
     path: Path, scores: Sequence[Mapping[str, Any]], translation: Path, origin: Mapping[str, Any]
 ) -> None:
-    """Write translation scores to a JSON file, with the name and checksum of the translation.
+    """Write the scores of a translation to a JSON file, with the path and checksum of the translation.
 
-    ``origin`` is empty, or has the entries of :func:`describe_checkpoint` and the "settings" of the search.
+    ``translation`` is an output file of fairseq-generate. ``origin`` describes how the file was generated,
+    with the entries of :func:`describe_checkpoint` and the search "settings", as far as they are known.
     """
     scored = {
         "translation": os.path.relpath(str(translation), str(path.absolute().parent)),

@@ -82,7 +82,7 @@ def _is_handle_of(handle: int, key: Key) -> bool:
 
 
 def _release_in_child() -> None:
-    """Close lock descriptors in a forked process, such as a data loader worker that outlives its parent."""
+    """Close lock descriptors in a forked process, which would keep the locks if it outlived its parent."""
     for handle in _held.values():
         os.close(handle)
     _held.clear()

@@ -67,7 +67,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file atomically, without its permissions and times."""
+    """Copy the content of a file atomically, without its permissions and timestamps."""
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
 

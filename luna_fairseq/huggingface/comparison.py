@@ -28,7 +28,8 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches for a comparison of models, each at most ``longest``.
 
-    They include values around ``DENSE_LENGTH`` and the length of P, where the models' computation changes.
+    They include lengths around 64 (``DENSE_LENGTH``) and around the length of P, where the models'
+    computation changes. The first batch has only lengths up to 64.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -39,7 +40,7 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
     """Return random token ids [B, T] between 4 and ``size`` - 1 for B sequences, padded on the right.
 
-    T is the maximum of the B ``lengths``. The first length is the seed.
+    T is the maximum of the B ``lengths``, and ``pad`` the padding id. The first length is the seed.
     """
     generator = torch.Generator().manual_seed(lengths[0])
     tokens = torch.randint(4, size, (len(lengths), max(lengths)), generator=generator)

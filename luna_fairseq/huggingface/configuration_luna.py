@@ -95,7 +95,7 @@ class LunaConfig(PretrainedConfig):
         anchored_packed: divide the sequence into one segment per vector of P, and let each vector favor the
             tokens of its segment.
         anchor_strength: initial strength with which a vector of P favors its segment.
-        local_parts: number of segments (its own and neighbors) whose tokens each token also attends to, or 0.
+        local_parts: let each token also attend to the tokens of this many nearest segments (0: none).
         activation_fn: fairseq name of the activation function.
         dropout: dropout probability of embeddings and layer outputs.
         attention_dropout: dropout probability of attention weights.
@@ -141,8 +141,8 @@ class LunaConfig(PretrainedConfig):
 class LunaLongConfig(LunaConfig):
     """Configuration of a Luna classifier for Long Range Arena, with the fields of :class:`LunaConfig`.
 
-    ``AutoModelForSequenceClassification`` loads LunaForLongSequenceClassification for this class, because
-    transformers 5 maps a configuration class to a single model class.
+    transformers 5 maps a configuration class to a single model class. This class exists so that
+    ``AutoModelForSequenceClassification`` can load LunaForLongSequenceClassification.
     """
 
     model_type = "luna_long"

@@ -67,13 +67,13 @@ def _encoder_options(encoder: Any) -> Dict[str, Any]:
 
 
 def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a masked language model. ``head`` is unused."""
+    """Return the config.json fields of a masked language model, which has no classification ``head``."""
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
 
 def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a masked language model with a classification head."""
+    """Return the config.json fields of a masked language model with the classification head ``head``."""
     layers = model.classification_heads[head]
     return {
         **_encoder_options(model.encoder.sentence_encoder),
@@ -88,7 +88,7 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a Long Range Arena classifier. ``head`` is unused."""
+    """Return the config.json fields of a Long Range Arena classifier, whose ``head`` has no name."""
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
@@ -124,12 +124,12 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
 
 
 def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a causal language model. ``head`` is unused."""
+    """Return the config.json fields of a causal language model, which has no classification ``head``."""
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
 def _translation_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a translation model. ``head`` is unused."""
+    """Return the config.json fields of a translation model, which has no classification ``head``."""
     source = model.encoder.embed_tokens
     return {
         **resolved_options(model.encoder.cfg, DEFAULTS),

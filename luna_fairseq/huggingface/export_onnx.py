@@ -117,10 +117,10 @@ def build_for_export(model: Any) -> Any:
 
 
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
-    """Write the ONNX graph that encodes a source, and the graph of one decoding step.
+    """Write decoder.onnx, which computes a decoding step, and encoder.onnx if the model has an encoder.
 
-    For a causal language model, which has no source, only the second graph is written. ``tokens`` holds the
-    token ids [batch size, length] of each example.
+    ``tokens`` holds a 1-tuple of random token ids [batch size, length] for each batch with which the graphs
+    are traced or checked.
     """
     from luna_fairseq.huggingface.onnx_parts import DecodingStep, ReadSource
 

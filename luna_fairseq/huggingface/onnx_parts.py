@@ -48,7 +48,7 @@ class WholeModel(nn.Module):
 def name_tensors(prefix: str, values: Any) -> List[str]:
     """Return a name, such as ``state_layers_0_key_sum``, for each distinct tensor in nested named tuples.
 
-    The names are in the order in which ``flatten_tensors`` returns the tensors.
+    Names begin with ``prefix`` ("state"), and are in the order in which ``flatten_tensors`` returns tensors.
     """
     names: List[str] = []
     seen: List[Tensor] = []

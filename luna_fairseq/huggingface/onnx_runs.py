@@ -18,7 +18,8 @@ Arrays = Dict[str, np.ndarray]
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
     """Return three pairs (batch size, length): the first for the traced example, the others for comparisons.
 
-    If the model allows it, the traced example is longer than P, so that a segment has more than one token.
+    If the model allows it, the traced example is longer than P. The segments into which anchored attention
+    divides the example then have more than one token.
     """
     longest = length_to_compare(config, "decoder" if config.model_type == "luna_lm" else "encoder")
     length = min(max(11, config.projection_length + 1), longest)
@@ -109,7 +110,10 @@ class Graph:
 
 
 def decode_step_by_step(decode: Graph, memory: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits [B, T, V] for token ids [B, T], calling the graph ``decode`` once per position."""
+    """Compute the logits [B, T, V] for token ids [B, T], calling the graph ``decode`` once per position.
+
+    ``memory`` holds the outputs of the encoder's graph, and is empty for a language model.
+    """
     logits, state = [], decode.first_state(len(tokens))
     for token in tokens.t():
         outputs = decode({"token": token[:, None].numpy(), **memory, **state})

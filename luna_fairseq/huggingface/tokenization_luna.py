@@ -27,7 +27,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self.set_target(Tokenizer.from_file(target_tokenizer_file))
 
     def set_target(self, target: Tokenizer) -> None:
-        """Set a separate tokenizer for the target language, which encodes ``text_target`` and decodes ids."""
+        """Set a separate target-language tokenizer, which encodes ``text_target`` and decodes ids."""
         self.target = target
         self.target.encode_special_tokens = True
 

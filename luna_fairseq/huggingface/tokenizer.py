@@ -131,8 +131,8 @@ def build_tokenizer(
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
     """Build the tokenizer of a task from files in the given folders, or return None for an image task.
 
-    If the source and target vocabularies of a translation model differ, the tokenizer contains a separate
-    target tokenizer.
+    ``config`` is the configuration of the exported model. If the source and target vocabularies of a
+    translation model differ, the tokenizer contains a separate target tokenizer.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -165,7 +165,7 @@ def vocabulary_digest(tokenizer: Tokenizer) -> str:
 
 
 def choose_template(config: Any) -> Template:
-    """Return the template of the special tokens that a model expects around its input."""
+    """Return the :class:`Template` with the special tokens that a model expects around its input."""
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
         return Template(f"{EOS} $A", f"{EOS} $A $B")
@@ -211,7 +211,7 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
 
 
 def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
-    """Build a tokenizer from a sentencepiece model, which must be a byte-pair encoding."""
+    """Build a tokenizer from a sentencepiece model of type BPE. ``ids`` maps each symbol to its id."""
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())
@@ -246,8 +246,8 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
 def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
     """Raise InputError unless a sentencepiece model is a byte-pair encoding that does not normalize text.
 
-    The subword pieces of a byte-pair encoding have scores 0, -1, -2 and so on. Other model types use log
-    probabilities as scores.
+    ``pieces`` are the model's subwords in the order of their indices. In a byte-pair encoding, they have the
+    scores 0, -1, -2 and so on. Other model types use log probabilities as scores.
     """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:

@@ -144,9 +144,9 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
-    """Check that the requested plots can be drawn, and return the training costs for ``--figure``.
+    """Return the training costs to plot with ``--figure``, or None if ``--figure`` is not given.
 
-    Return None without this option. Raise InputError if a plot cannot be drawn.
+    Raise InputError if a plot requested with ``--figure`` or ``--curves`` cannot be drawn.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither.")

@@ -40,7 +40,7 @@ _SENTENCE_ENCODER_OPTIONS = {
 def has_bfloat16_option(cfg: Any) -> bool:
     """Return True if ``cfg`` is the configuration of a generation command with ``--bf16``.
 
-    Return False for a configuration stored in a checkpoint, which fairseq's hub interface passes.
+    fairseq's hub interface passes the configuration stored in a checkpoint. The result is then False.
     """
     path = getattr(getattr(cfg, "common_eval", None), "path", None)
     return bool(path and getattr(getattr(cfg, "common", None), "bf16", False))

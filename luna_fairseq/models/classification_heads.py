@@ -83,7 +83,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Average the vectors of P [B, L, C] to [B, C], excluding padding, at which ``mask`` [B, L] is True."""
+    """Return the mean [B, C] of the vectors of P [B, L, C] that are not padding (``mask`` [B, L])."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

@@ -21,9 +21,9 @@ STEP, ZERO = 2 / 255, 128
 
 
 def quantise(model: nn.Module) -> None:
-    """Replace the linear layers of a float32 model, including the output projection, with :class:`Linear8`.
+    """Replace plain linear layers of a float32 model, such as the output projection, with :class:`Linear8`.
 
-    Embeddings, layer norms, subclasses of ``nn.Linear`` and linear layers with hooks stay in float32. Load
+    Layers with hooks, subclasses of ``nn.Linear``, embeddings and layer norms stay in float32. Load
     checkpoints first: the quantized model cannot be trained, and its state dict lacks the replaced weights.
 
     Raises:
@@ -210,7 +210,7 @@ def multiply_at_fixed_scale(x: Tensor, packed: Any) -> Tensor:
 
 
 def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantize a float32 matrix [rows, columns] to integers of 7 or 8 ``bits``, with one scale per row."""
+    """Quantize a float32 matrix [rows, columns] to ``qint8`` with 7 or 8 ``bits`` and one scale per row."""
     # With 7 bits, the largest weight is rounded to 63 or 64. Two products with 255 then fit into 16 bits.
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)

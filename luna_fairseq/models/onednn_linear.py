@@ -36,9 +36,9 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Copy the parameters of linear layers for oneDNN. Return None if oneDNN cannot be used.
+        """Copy the parameters of linear layers for oneDNN, or return None if oneDNN cannot multiply by them.
 
-        The parameters must be non-empty float32 tensors on a CPU, not created in inference mode.
+        oneDNN needs non-empty float32 parameters on a CPU that were not created in inference mode.
         """
         for x in _parameters(layers):
             if not (x.is_cpu and x.dtype is torch.float32 and x.numel()) or x.is_inference():
@@ -48,8 +48,8 @@ class WeightCopy:
     def can_multiply(self, x: Tensor, layers: Sequence[Any]) -> bool:
         """Return True if the copy may be used in place of the layers' weights.
 
-        x must be in float32 on a CPU, gradients must be disabled, and torch must not be capturing a graph.
-        The parameters must be unchanged since the copy was made. Changes to ``parameter.data`` go undetected.
+        This is the case for x in float32 on a CPU if gradients are disabled, torch captures no graph, and the
+        parameters have not changed since they were copied. Changes to ``parameter.data`` go undetected.
         """
         # Cheap conditions first: this function is called 30 times per decoding step.
         if torch.is_grad_enabled() or x.dtype is not torch.float32 or not x.is_cpu or is_recording_graph():
@@ -110,9 +110,9 @@ class _HoldsCopy(nn.Module):
 class OneDnnLinear(_HoldsCopy):
     """Linear layer that holds a copy of its weight in the memory layout of oneDNN.
 
-    The constructor and :meth:`copy_weights` make the copy. Without a usable copy, on a GPU, in half
-    precision, with gradients, or while torch captures a graph, this layer works like an ordinary linear
-    layer. The results are the same up to rounding.
+    The constructor and :meth:`copy_weights` make the copy. The layer uses an unchanged copy for float32
+    inputs on a CPU if gradients are disabled and torch captures no graph. Otherwise, it works like an
+    ordinary linear layer. The results are the same up to rounding.
 
     Args:
         linear: layer to replace. The new layer uses the parameters of ``linear``.

@@ -50,7 +50,7 @@ class Target(NamedTuple):
 class Geometry(NamedTuple):
     """Token positions, for attention modules whose weights depend on the distance between tokens.
 
-    Luna's own attention modules do not use positions. Extensions choose the types of the two fields.
+    Luna's own attention modules do not use positions. Other modules define the types of both fields.
 
     Attributes:
         context: positions of the context, the sequence that the packed sequence P attends to.

@@ -435,7 +435,7 @@ def require_pack_weights(memory: Any) -> None:
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the keyword arguments for building :class:`LunaAttention` with these options."""
+    """Return keyword arguments for :class:`LunaAttention`: these options, and the builders of submodules."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

@@ -53,10 +53,7 @@ class FusedProjections(nn.Module):
         self.layers: Tuple[nn.Module, ...] = tuple(layers)  # torch does not register submodules in a tuple
 
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
-        """Return True if this module can be called in place of ``layers``.
-
-        ``layers`` must be the fused layers, and must not have hooks, because hooks would not run.
-        """
+        """Return True if ``layers`` are the fused layers, without hooks, which this module would not run."""
         return tuple(layers) == self.layers and not any(map(has_hooks, layers))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -278,7 +275,7 @@ class LunaCausalAttention(nn.Module):
 
 
 def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the keyword arguments for building :class:`LunaCausalAttention` with these options."""
+    """Return keyword arguments for :class:`LunaCausalAttention`: these options and submodule builders."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

@@ -72,7 +72,7 @@ class DecoderAttentions:
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Return the source positions as a :class:`Geometry`, or None if no attention weights need them.
 
-        ``context`` [S, B, C] is the encoder output, to which the packed sequence P [L, B, C] attends.
+        ``context`` is the encoder output [S, B, C], ``packed`` is P [L, B, C]. ``source`` has their masks.
         """
         raise NotImplementedError
 
@@ -290,7 +290,7 @@ class LunaDecoder(TokenEmbedding):
         return output, DecoderState(tuple(layer_states), counts.steps, end, target_state)
 
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
-        """Compute the first layer's input [T, B, C] from token embeddings [B, T, C'], where C' may not be C.
+        """Compute the first layer's input [T, B, C] from token embeddings [B, T, C'] (C' may differ from C).
 
         The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
         and dropout. Operations disabled by the options are skipped. The padding mask is [B, T]. ``places``

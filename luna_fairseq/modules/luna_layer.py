@@ -184,7 +184,7 @@ class Shared(NamedTuple):
         source: padding masks of the encoder output and of P.
         padding_mask: boolean mask [B * n, T], True at padding of the target.
         geometry: target positions, if attention weights depend on distance.
-        counts: numbers of target tokens before and after this call. If given, each layer returns its state.
+        counts: numbers of target tokens before and after this call. None if no layer has to return a state.
     """
 
     source: Source = NO_PADDING

@@ -58,9 +58,9 @@ def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Te
 def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], *inputs: Any) -> Nested:
     """Call ``function(*inputs)`` through ``run``, where inputs and result are nested tuples of tensors.
 
-    ``run(function, *tensors)`` accepts tensors only. An example is activation checkpointing, which would not
-    pass gradients to tensors within tuples. ``function`` is called directly if gradients are disabled, or if
-    no input requires a gradient, because checkpointing would then block the gradients of parameters.
+    ``run(f, *tensors)`` calls a function f of plain tensors. An example is activation checkpointing, which
+    computes no gradients of tensors within tuples. If gradients are disabled or no input requires a gradient,
+    ``run`` is skipped: without such an input, checkpointing computes no gradients of parameters either.
     """
     tensors, rebuild = flatten_tensors(inputs)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -161,7 +161,7 @@ class DecoderMemory(NamedTuple):
     is_shared: bool = False
 
     def select_sources(self, sentences: Tensor) -> "DecoderMemory":
-        """Return the memory of the sentences selected by a vector of indices, in this order.
+        """Return the memory of the sentences with the given indices, in this order.
 
         A memory that all sequences share is returned unchanged.
         """

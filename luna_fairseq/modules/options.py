@@ -94,9 +94,9 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True for a sentence encoder that applies a layer norm to P after the last layer.
+        """True if the encoder applies a layer norm to P after the last layer.
 
-        False for a sentence encoder that repeats post-norm layers, which normalize P themselves.
+        Only a sentence encoder does so, unless it repeats post-norm layers, which normalize P themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 

@@ -19,9 +19,9 @@ def chunk_size(x: Tensor, width: int) -> int:
     The whole sequence is one chunk (the result is T) if there would be at most two chunks.
 
     Earlier chunks are summarized in a state of M rows and ``width`` columns per head. In a chunk of c
-    positions, each position costs c (M + width) operations within the chunk, M width with the state, and its
-    share M width / c of the memory traffic for the state. A chunk of c = sqrt(M width) positions balances
-    these costs.
+    positions, each position costs c * (M + width) operations within the chunk, M * width operations with the
+    state, and M * width / c for loading and storing the state. The size c = sqrt(M * width) balances these
+    costs.
     """
     N, T, M = x.shape
     smallest, largest = GPU_CHUNK if x.is_cuda else CPU_CHUNK
@@ -49,9 +49,10 @@ def chunk_slices(T: int, size: int) -> List[slice]:
 def write_chunk(results: Optional[Parts], parts: Parts, span: slice, T: int) -> Parts:
     """Copy the results of one chunk into ``results``, which cover all T positions, and return ``results``.
 
-    ``parts`` is a named tuple of tensors [N, c, D] or None, for the c positions ``span``, N heads and any
-    width D. If ``results`` is None, tensors [N, T, D] are allocated. T is their outermost dimension in
-    memory, so that later projections need no copy. If the chunk is the whole sequence, return ``parts``.
+    ``parts``, the results of the c positions ``span``, is a named tuple of tensors [N, c, D] or None, for N
+    heads and any width D. If ``results`` is None, tensors [N, T, D] are allocated. T is their outermost
+    dimension in memory, so that later projections need no copy. If the chunk is the whole sequence, return
+    ``parts``.
     """
     if span.stop - span.start == T:
         return parts

@@ -104,7 +104,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the best validation loss. The learning rate depends only on the number of updates."""
+        """Load the best validation loss. The learning rate needs no state beyond the number of updates."""
         self.best = state_dict.get("best")
 
     def step_update(self, num_updates: int) -> float:

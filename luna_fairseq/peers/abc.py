@@ -53,10 +53,10 @@ class BoundedMemoryAttention(PeerAttention):
             return chunk_causal_linear(weights, alpha, v)
 
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
-        """Compute the weights [B, H, T, n] by which attention multiplies the value sums of n memory slots.
+        """Return softmax(logits / total / sqrt(K)) / total, the weights [B, H, T, n] of n slots' value sums.
 
-        ``logits`` [B, H, T, n] are the dot products of the queries with the key sums of the slots. Key and
-        value sums are normalized by ``total`` [B, H, T, n], the sum of the token weights in each slot.
+        ``logits`` [B, H, T, n] are the dot products of the queries with the key sums of the slots. ``total``
+        [B, H, T, n] is the sum of a slot's token weights, by which its sums of keys and values are divided.
         """
         # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
@@ -67,8 +67,9 @@ class BoundedMemoryAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the memory slots after all earlier positions.
 
-        The state holds the weighted sums ``keys`` and ``values`` of n slots, and ``alpha`` [B, H, 1, n], the
-        sum of the token weights in each slot. Return the output [B, H, T, K] and the new state.
+        ``parts`` are the queries, keys, values and ``control`` of the new positions. The state holds the
+        weighted sums ``keys`` and ``values`` of n slots, and ``alpha`` [B, H, 1, n], the sum of the token
+        weights in each slot. Return the output [B, H, T, K] and the new state.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)

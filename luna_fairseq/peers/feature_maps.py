@@ -61,8 +61,7 @@ class FeatureMapAttention(PeerAttention):
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Return the lower bound of the divisor in :meth:`divide`, by default a tiny constant.
 
-        ``total`` is the number of keys [B, 1, 1, 1] or, in causal attention, the result of
-        :meth:`weight_totals`.
+        A bound may depend on ``total``, the number of keys [B, 1, 1, 1] or, if causal, :meth:`weight_totals`.
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 

@@ -19,8 +19,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer (Beltagy et al., 2020): sliding-window attention, and global attention of the first tokens.
 
-    ``global_parts`` holds queries, keys and values from the separate projections of the global tokens, and is
-    empty without global tokens.
+    In the methods, ``global_parts`` are the queries, keys and values [B, H, T, K] of global attention, which
+    have separate projections. Without global tokens, ``global_parts`` is empty.
     """
 
     name = "longformer"

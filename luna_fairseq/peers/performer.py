@@ -35,7 +35,7 @@ class PerformerAttention(FeatureMapAttention):
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the exponents [B, H, T, M] of M positive random features of x, in float32 or higher.
+        """Compute the exponents [B, H, T, M] of M random features of x [B, H, T, K], in float32 or higher.
 
         With a random vector w_r, the exponent is w_r . x' - |x'|^2 / 2, where x' = x K^(-1/4).
         """

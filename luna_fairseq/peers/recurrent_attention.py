@@ -130,11 +130,13 @@ SCORES: Dict[str, Type[DotScore]] = {
 class RecurrentAttention(nn.Module):
     """Attention from decoder states to encoder states, optionally within a local window.
 
-    ``score`` names the score function: "dot", "general", "concat", "location" or "content".
+    ``score`` names the score function: "dot", "general", "concat", "location" or "content". ``query_dim`` and
+    ``memory_dim`` are Q and M. ``longest`` is the maximum source length, which only "location" needs.
 
     For the decoder state s_t at position t, local attention covers the window [p_t - D, p_t + D] of the
     source, where D is ``window``. The argument ``local`` selects how the centre p_t is computed:
 
+    - none: there is no window.
     - monotonic: p_t is t, clipped to the position of the last token.
     - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens, with learned v and W. The weights are
       multiplied by exp(-(i - p_t)^2 / (2 (D / 2)^2)) at position i, and then do not sum to 1.
@@ -211,7 +213,10 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the window centres [B, T, 1] of T queries, for sources of ``lengths`` [B, 1, 1] tokens."""
+        """Compute the window centres [B, T, 1] of T queries, for sources of ``lengths`` [B, 1, 1] tokens.
+
+        ``first`` is the position of the first query, which only monotonic attention needs.
+        """
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

@@ -46,9 +46,10 @@ class ResampledNormal(nn.Module):
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a matrix ``shape`` = [M, K] with orthogonal rows, each as long as a normally distributed vector.
+    """Draw a random matrix of the given shape [M, K] with orthogonal rows.
 
-    If M exceeds K, rows are orthogonal to each other only within blocks of K rows.
+    The norm of each row is distributed like the norm of a vector of K standard normal numbers. If M exceeds
+    K, rows are orthogonal to each other only within blocks of K rows.
     """
     M, K = shape
     blocks = -(-M // K)

@@ -81,7 +81,7 @@ class SinkhornAttention(PeerAttention):
         return self.normalize_rows_and_columns(logits / self.temperature, allowed)
 
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
-        """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], divided by the temperature.
+        """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], already divided by the temperature.
 
         Rows and columns of exp(logits) are normalized in turn. The result is 0 where ``allowed`` is False.
         """
@@ -110,7 +110,8 @@ class SinkhornAttention(PeerAttention):
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Return a mask [B, 1, blocks, b, 2 b] that is True at keys that a query must not attend to.
 
-        The keys are in the query's own block of b positions, and in the block sorted to its position.
+        The keys are in the query's own block of b positions, and in the block sorted to its position. Only
+        the shape and device of q [B, H, T, K] are used.
         """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)

@@ -30,8 +30,8 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 class SynthesizerAttention(PeerAttention):
     """Synthesizer (Tay et al., 2021): attention weights without query-key products.
 
-    The logits are learned parameters or, for "dense" and "factorized-dense", computed from a hidden layer W_1
-    x of each input x. Time and memory are quadratic in the sequence length.
+    The logits are learned parameters or, for "dense" and "factorized-dense", computed from a hidden layer
+    ``W_1 x`` of each input x. Time and memory are quadratic in the sequence length.
     """
 
     name = "synthesizer"

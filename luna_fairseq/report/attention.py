@@ -173,7 +173,7 @@ def _shift_right(tokens: Tensor) -> Tensor:
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return a list with the cross-attention weights that a decoder, such as an LSTM, outputs, or []."""
+    """Return a list with the cross-attention weights in a decoder's extra outputs, or [] if it has none."""
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 

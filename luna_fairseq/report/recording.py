@@ -1,8 +1,8 @@
 """Recording of attention weights while a model runs.
 
 Each attention module reports the arguments of its forward calls. The weights are computed from these
-arguments. This package's attention modules have a callback for this purpose, the attribute ``watcher``. For
-fairseq's attention, a forward pre-hook is used.
+arguments, named ``call`` below. This package's attention modules have a callback for this purpose, the
+attribute ``watcher``. For fairseq's attention, a forward pre-hook is used.
 """
 
 from __future__ import annotations

@@ -163,7 +163,8 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 def _read_run(path: str, files: List[Path]) -> Run:
     """Read a run from its log files, which must be sorted from oldest to newest.
 
-    Options that the logs lack are read from hydra's files or from a checkpoint in the folder.
+    ``path`` becomes the run's name. Options that the logs lack are read from hydra's files or from a
+    checkpoint in the folder.
     """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)

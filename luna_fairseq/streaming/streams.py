@@ -124,10 +124,10 @@ class StreamDataset(FairseqDataset):
 class StreamIterator(EpochBatchIterator):
     """Iterator over the segments of a text in order, which adds the model state to every batch.
 
-    The model state is the recurrent state of each stream after the previous segment. Checkpoints store it, so
-    that a resumed run continues within the text. With several processes, only the first process writes
-    checkpoints, and it does not have the states of the other processes. A resumed run then starts every
-    stream with an empty state.
+    The model state ``stream`` is the recurrent state of each stream after the previous segment. Checkpoints
+    store the state, so that a resumed run continues within the text. If there are several ``processes``, only
+    the first process writes checkpoints, and it does not have the states of the other processes. A resumed
+    run then starts every stream with an empty state.
     """
 
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):

@@ -48,8 +48,8 @@ class StreamingLMConfig(FairseqDataclass):
 class StreamingLMTask(LanguageModelingTask):
     """Language modeling task in which example i of a batch continues example i of the previous batch.
 
-    The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams,
-    one for each example of a batch in each process. Every stream starts with an empty state.
+    The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams.
+    Each process has one stream for each example in its batches. Every stream starts with an empty state.
 
     Validation and evaluation use every token. Training omits a few tokens at the end of the text, fewer than
     the number of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single
@@ -144,8 +144,8 @@ class StreamingLMTask(LanguageModelingTask):
         """Return an iterator over the segments of the text in order.
 
         ``max_sentences`` must be the batch size for which the dataset was loaded. Other limits on the batch
-        size, such as ``--max-tokens``, have no effect. For datasets of other classes, such as the sentences
-        of fairseq-interactive, fairseq's iterator is returned, without a length limit.
+        size, such as ``--max-tokens``, have no effect. If the dataset is not a :class:`StreamDataset`, as in
+        fairseq-interactive, return fairseq's own iterator, with no limit on the length of a sentence.
         """
         if not isinstance(dataset, StreamDataset):
             return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})

@@ -20,8 +20,8 @@ def map_batches(
 ) -> Iterator[Any]:
     """Apply a function to batches of items, and yield the results in the order of the items.
 
-    ``function`` maps a list to a list of the same length. If ``workers`` > 1, the function must be picklable,
-    and runs in this number of processes. Only a few batches are in memory at a time.
+    ``function`` maps a list to a list of the same length. ``workers`` is the number of processes. If it is
+    larger than 1, the function must be picklable. Only a few batches are in memory at a time.
     """
     items = iter(items)
     batches = iter(lambda: list(islice(items, batch)), [])

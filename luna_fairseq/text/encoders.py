@@ -132,7 +132,7 @@ def sentencepiece_encoder(model: Path) -> Encoder:
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder that applies any sentencepiece model to whole lines, in ``workers`` threads."""
+    """Build an encoder with ``workers`` threads from a sentencepiece model whose pieces may span words."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
     return Encoder(partial(map_batches, encode, workers=1), _sentencepiece_pieces(processor))

@@ -43,6 +43,7 @@ def write_single_sentences(
     """Write each source sentence of some document pieces as a separate example to the data folder ``folder``.
 
     ``pieces`` holds the indices of the document pieces in the split ``subset`` of the folder ``data``.
+    ``languages`` are the source and the target language.
     """
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
@@ -88,7 +89,8 @@ def write_sentences(
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
     """Return the lengths [N] of a split's N examples in one language, in tokens with end of sentence.
 
-    The array is empty if the split has no text in this language.
+    The array is empty if the split has no text in this ``language``. ``languages`` are the source and the
+    target language.
     """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):

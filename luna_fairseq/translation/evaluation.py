@@ -49,7 +49,8 @@ class Evaluation:
     """Evaluation of a checkpoint on the test text of a prepared data folder.
 
     The constructor checks the options. :meth:`run` translates the text and scores the translation, but skips
-    the steps that an earlier run has finished.
+    the steps that an earlier run has finished. In the methods, ``data`` is a data folder, ``subset`` a split
+    such as "test", and ``penalty`` the length penalty of the beam search.
     """
 
     def __init__(self, options: EvaluationOptions) -> None:

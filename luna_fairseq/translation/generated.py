@@ -44,7 +44,8 @@ class GenerateOutput:
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
 
-        Raise InputError if there are too few or too many hypotheses, or if only they contain subword marks.
+        Raise InputError if there are too few or too many hypotheses, or if the hypotheses contain subword
+        marks and the references do not.
         """
         number = len(references)
         if not self.best:
@@ -105,7 +106,7 @@ class GenerateOutput:
 
 
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
-    """Return the texts in an output of fairseq-generate, keyed by type of line and sentence number.
+    """Return the texts in an output file of fairseq-generate, keyed by type of line and sentence number.
 
     The types are "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis). Only the best
     of several hypotheses is included. With ``must_be_complete``, an incomplete last line is an error.
@@ -118,7 +119,7 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
 
 
 def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
-    """Yield tuples (type, sentence number, text) for the lines of an output of fairseq-generate.
+    """Yield tuples (type, sentence number, text) for the lines of an output file of fairseq-generate.
 
     For ``T-7<tab>A man.``, the values are "T", 7 and "A man.". Raise InputError if the file cannot be read,
     contains the output of several runs or, with ``must_be_complete``, ends in an incomplete line.

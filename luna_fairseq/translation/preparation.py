@@ -132,7 +132,7 @@ class Preparation:
         self._report(counts)
 
     def _report(self, counts: Dict[str, Any]) -> None:
-        """Print the size of each text and of the dictionary, and warnings about long or unusual lines."""
+        """Print the sizes of texts and dictionary from ``counts``, and warn of long or unusual lines."""
         for split, part in self.text.items():
             sides = [f"{split}.{language}" for language in self.languages]
             tokens = ", ".join(

@@ -225,9 +225,9 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with ``options`` of sacreBLEU's BLEU class, and return the score under the name ``name``.
+    """Compute BLEU with a tokenizer of sacreBLEU, such as "13a", and ``options`` of sacreBLEU's class BLEU.
 
-    ``suffix`` is appended to the signature, in which sacreBLEU records the version and settings of a score.
+    Return a :class:`Score` with the given name, and with ``suffix`` at the end of its signature.
     """
     metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])

@@ -21,8 +21,8 @@ class GlueTask(FineTuningTask):
         text_columns: names of the columns that contain the texts of an example.
         label_column: name of the column that contains the label. Test sets do not have this column.
         headerless_columns: names of all columns if the files have no header line, otherwise empty.
-        skips_broken_lines: whether to skip lines with the wrong number of columns, and accept empty texts.
-            The QQP training file contains such lines.
+        skips_broken_lines: tolerate the defects of the QQP training file: skip lines with the wrong number of
+            columns, and accept empty texts.
     """
 
     text_columns: Tuple[str, ...] = ()

@@ -40,7 +40,7 @@ class Race(FineTuningTask):
     def _read_passage(self, path: Path) -> Iterator[Example]:
         """Yield an example for each question in a file, which contains one passage and its questions.
 
-        The inputs of an example are the passage and, for each answer option, the completed question.
+        The inputs of an example are the passage and, per option, the question completed or followed by it.
         """
         passage = _parse_json("\n".join(read_lines(path)), str(path))
         try:

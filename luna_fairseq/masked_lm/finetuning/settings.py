@@ -70,7 +70,7 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return a task's hyperparameters for the sweep "table-9" or "search" (section 4.3 of the paper)."""
+    """Return a task's hyperparameters, from Table 9 ("table-9") or the grid of section 4.3 ("search")."""
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
         # As in the authors' command. Table 9 has 0.1.

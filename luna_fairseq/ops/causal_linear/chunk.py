@@ -23,8 +23,8 @@ def chunk_causal_linear(
 ) -> Tensor:
     """Compute causal linear attention over a whole sequence, chunk by chunk, in linear memory.
 
-    The query and key features x and y are [B, H, T, M], the values z and the result [B, H, T, N], for H heads
-    and T positions. ``log_decay`` [B, H, T] is the log decay at each position, or None for no decay.
+    The query and key features x and y are [B, H, T, M], the values z and the result [B, H, T, N], for B
+    examples and H heads. ``log_decay`` [B, H, T] is the log decay at each position, or None for no decay.
     ``state`` [B, H, M, N] is the decayed sum of ``y_j^T z_j`` over earlier positions, or None for zeros.
     """
     with torch.autocast(x.device.type, enabled=False):

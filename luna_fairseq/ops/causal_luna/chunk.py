@@ -55,7 +55,7 @@ class KeysValues(NamedTuple):
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Apply a function to the keys of all pairs and to their values, if any, and return the new pair."""
+    """Return ``KeysValues(function(*keys), function(*values))`` of several pairs. None stays None."""
     keys = function(*[pair.keys for pair in pairs])
     if pairs[0].values is None:
         return KeysValues(keys, None)
@@ -138,7 +138,7 @@ class Chunk(NamedTuple):
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to weights x [N, c, L], and multiply them by ``inverse_steps``."""
+        """Multiply weights, or their gradients, x [N, c, L] by the dropout mask and by ``inverse_steps``."""
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
@@ -167,13 +167,14 @@ class ChunkResults(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk, with the shapes of the inputs.
+    """Gradients of the queries, pack weights, keys and values of one chunk, with the shapes of these tensors.
+
+    ``values`` is None in tied attention. With decay, position t multiplies the sums that it reads by a factor
+    r_t, and the terms that it adds to the sums by a factor s_t. Without decay, both scale gradients are None.
 
     Attributes:
-        read_scale: derivative of the loss with respect to the log of a factor that multiplies the sums read
-            by each position, [N, c, 1]. None without decay.
-        added_scale: derivative of the loss with respect to the log of a factor that multiplies the terms
-            added to the sums by each position, [N, c, 1]. None without decay.
+        read_scale: gradient [N, c, 1] of log r_t at each position t.
+        added_scale: gradient [N, c, 1] of log s_t at each position t.
     """
 
     q: Tensor
@@ -213,10 +214,11 @@ def chunk_backward(
     before: Optional[KeysValues],
     grad_after: Optional[KeysValues],
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
-    """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
+    """Compute the gradients of the inputs of one chunk, and of ``before``, the state before the chunk.
 
     ``softmax`` [N, c, L] holds the weights from :func:`chunk_forward`, and ``grad`` [N, c, K] the gradient of
-    the output. ``grad_after`` is the gradient of the state after the chunk, or None for the last chunk.
+    the output. ``grad_after`` is the gradient of the state after the chunk, or None for the last chunk. If
+    ``before`` is None, so is its gradient.
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None
@@ -281,8 +283,9 @@ def key_value_gradients(
 ) -> KeysValues:
     """Compute the gradients ``key_factor^T q`` of the keys and ``value_factor^T grad`` of the values.
 
-    If ``start`` is given, the results are added to it. If ``is_tied``, keys and values are the same tensor,
-    and both products are added to the gradient of the keys.
+    The factors are [N, c, R], q and ``grad`` [N, c, K], and the gradients [N, R, K], where R is c for a chunk
+    and L for a state. If ``start`` is given, the results are added to it. If ``is_tied``, keys and values are
+    the same tensor, and both products are added to the gradient of the keys.
     """
     to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
     keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)

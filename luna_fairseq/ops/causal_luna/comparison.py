@@ -101,8 +101,8 @@ def output_and_gradients(
 ) -> Tuple[Optional[Tensor], ...]:
     """Return the output, and the gradients of q, k, v, pack_weights and log_decay, as a tuple.
 
-    If an input is None, so is its gradient. ``implementation`` has the arguments of
-    :func:`causal_luna`, some of which are passed as ``options``.
+    If an input is None, so is its gradient. ``implementation`` is called like :func:`causal_luna`, with the
+    tensors of ``inputs`` and the keyword arguments ``options``.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

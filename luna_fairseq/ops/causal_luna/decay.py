@@ -3,8 +3,8 @@
 A key d positions before the query is weighted by ``exp(log_decay * d)``. Padding does not count as a
 position.
 
-Shapes: B examples, H heads with a log decay [H] each, T positions, c positions in a chunk. n is H, or B * H
-if the examples have different padding.
+Shapes: B examples, H heads, T positions, c positions in a chunk. ``log_decay`` [H] has one value per head. n
+is H, or B * H if the examples have different padding.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -26,7 +26,7 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the sum of the decay factors at each position t, ``sum_{d < t} exp(log_decay d)``.
+    """Return the sum of the decay factors at each position t, ``sum_{d < t} exp(log_decay * d)``.
 
     ``log_decay`` is [H], and ``steps`` [B or 1, 1, T, 1] holds t. The result is [B or 1, H, T, 1].
     """
@@ -50,7 +50,7 @@ def decay_totals(log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tenso
 
 
 class _DecayTotals(Function):
-    """Autograd function of :func:`decay_totals`. Its backward pass needs half as many calls as autograd."""
+    """Autograd function of :func:`decay_totals` that halves the operator calls of the usual backward pass."""
 
     @staticmethod
     def forward(ctx: Any, log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
@@ -103,8 +103,8 @@ class ChunkDecay(NamedTuple):
 def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype, is_only: bool = False) -> ChunkDecay:
     """Compute the decay factors of one chunk, given the cumulative log decay ``total`` [n, T, 1].
 
-    ``span`` selects the positions of the chunk. ``is_only`` is True if the chunk is the whole sequence,
-    without earlier positions.
+    ``span`` selects the chunk's positions, and ``dtype`` is the dtype of the factors. ``is_only`` is True if
+    the chunk is the whole sequence, and no state of earlier positions has to decay.
     """
     inside = total if is_only else total[:, span]
     # The exponential from a later position to an earlier position may be infinite; tril_ removes it.

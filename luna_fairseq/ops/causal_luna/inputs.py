@@ -69,7 +69,7 @@ class TokenCounts(NamedTuple):
         """Return the token counts of B sequences after ``length`` more positions.
 
         ``earlier`` [B] is the number of earlier tokens. Positions where ``padding_mask`` [B, length] is True
-        are not counted. ``dtype`` is the dtype of the keys. For half precision, reciprocals are in float32.
+        are not counted. ``dtype`` is the dtype of the keys. In half precision, t and 1/t are in float32.
         """
         steps = earlier + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
@@ -132,7 +132,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
     """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys.
 
-    ``pack_q`` [B, H, L, K] is the projected P, and ``key`` the key projection, split into heads.
+    ``pack_q`` [B, H, L, K] is the projected P, ``key`` the key projection, ``activation`` a pack activation.
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 

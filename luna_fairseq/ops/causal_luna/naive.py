@@ -16,19 +16,18 @@ from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute causal linear attention, the function f of equation 7 of the Luna paper.
+    """Compute the function f of equation 7, causal linear attention: ``x_t sum_{j<=t} y_j^T z_j / steps_t``.
 
-    The output at position t is ``x_t (1/t) sum_{j<=t} y_j^T z_j``. x and y have shape [..., T, M], and z and
-    the output [..., T, N]. ``steps`` [..., T, 1] is the divisor t of each position.
+    x and y are [..., T, M], z and the result [..., T, N]. ``steps`` [..., T, 1] counts the tokens up to t.
     """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute causal linear attention with a weight for each pair of positions.
+    """Compute ``sum_{j<=t} w_tj (x_t . y_j) z_j`` at each position t, with the weights w = ``shares``.
 
-    The output is ``sum_{j<=t} w_tj (x_t . y_j) z_j`` [..., T, N] for w = ``shares`` [..., T, T].
+    x and y are [..., T, M], z and the result [..., T, N], and ``shares`` is [..., T, T], indexed by t and j.
     """
     return (x @ y.transpose(-2, -1) * shares) @ z
 
@@ -36,8 +35,8 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
 def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
     """Compute the weight of position j in the decayed mean at position t, as a tensor [B or 1, H, T, T].
 
-    The weight is ``exp(log_decay n) / sum_i exp(log_decay n_i)``, where n is the number of non-padding
-    positions after j up to t. The weight is 0 at padding and for j > t.
+    The weight is ``exp(log_decay * n_j)``, divided by the sum of these factors over all tokens up to t. n_j
+    is the number of tokens after position j up to t. The weight is 0 at padding and for j > t.
     """
     is_real = (
         log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why the kernels cannot be used, which is the same for all inputs."""
+    """Return a message that the kernels are missing, for any inputs."""
     return why_not_triton_here(device)
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why the kernels cannot be used, which is the same for all devices."""
+    """Return a message that the kernels are missing, for any device."""
     return "exported folders hold no Triton kernels"
 
 

@@ -1,4 +1,7 @@
-"""Recurrent causal Luna attention for decoding: each call adds new positions to a constant-size state."""
+"""Recurrent causal Luna attention for decoding: each call adds new positions to a constant-size state.
+
+Shapes: batch size B, H heads of width K, T new positions, L rows of the packed sequence P.
+"""
 
 from typing import Optional, Tuple
 
@@ -46,7 +49,8 @@ def recurrent_causal_luna(
 ) -> Tuple[Tensor, CausalLunaState]:
     """Compute causal Luna attention for the next T positions, given the state after all earlier positions.
 
-    T is 1 during decoding and larger for a prefix. For one new position t with the query q_t, the output is::
+    T is 1 during decoding and larger for a prefix. For one new position t with the query q_t, and the sums of
+    the new state (:class:`CausalLunaState`), the output is::
 
         u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
         y_t = (1 / t) u_t value_sum                   output [K]
@@ -104,9 +108,9 @@ def update_state(
 ) -> CausalLunaState:
     """Add the keys and values of T new positions to the sums of ``state``, and return the new state.
 
-    k and v are [B, H, T, K], and pack_weights [B, H, T, L]. ``counts`` includes the new positions.
-    ``log_decay`` is [H] or None. If ``v`` is ``k`` in every call (tied attention), the value sum is a view of
-    the key sum.
+    k and v are [B, H, T, K], and pack_weights [B, H, T, L]. Positions where ``key_padding_mask`` [B, T] is
+    True are not added. ``counts`` includes the new positions. ``log_decay`` is [H] or None. In tied attention
+    (``v is k`` in every call), the value sum of the new state is a view of its key sum.
     """
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]

@@ -25,7 +25,7 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why the kernels do not support these inputs, or "" if they do.
+    """Return "" if the kernels support these inputs, otherwise the reason.
 
     A reason reads like "heads of 256 are wider than 128". K is the head width, and L the number of rows of P.
     """
@@ -40,7 +40,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 @lru_cache(maxsize=None)
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why the kernels cannot be used on a device, or "" if they can."""
+    """Return "" if the kernels can be used on a device, otherwise the reason."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
@@ -114,12 +114,12 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 
         - BLOCK_T: number of positions in a chunk.
         - BLOCK_K: K rounded up to a power of two, at least 16.
-        - WIDTH: L rounded up to a multiple of BLOCK_L.
-        - STATES: True if a head has several chunks.
+        - WIDTH: L rounded up to a multiple of BLOCK_L, the number of rows of P in a block.
+        - STATES: True if a head has several chunks, so that earlier chunks are summed in a state.
         - segments: number of segments of a head.
         - chunks: number of chunks in a segment.
         - rows: number of positions in all segments of a head, at least T.
-        - states: number of elements in the states [BLOCK_K, WIDTH] of a head, one for each segment.
+        - states: number of elements in all states of a head, one state [BLOCK_K, WIDTH] for each segment.
     """
     # A sequence of one chunk needs no states. With more chunks, a chunk of 16 positions fits into registers.
     block_t = 32 if 16 < T <= 32 else 16
@@ -232,7 +232,8 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
     """Return the arguments that the kernels share, as a dictionary from name to value.
 
-    They are ``tensors``, ``numbers``, the strides of the tensors, the precision and scratch memory.
+    These are the given ``tensors`` and ``numbers``, the strides of q and of the pack weights a, the precision
+    of matrix products, and scratch memory for states.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}

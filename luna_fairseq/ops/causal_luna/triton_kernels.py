@@ -113,16 +113,15 @@ def load_chunk(x, offsets, mask, POLICY):
 def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
     """Compute the memory offsets and masks for loading chunk i of this program's segment.
 
-    A chunk is a block of BLOCK_T positions, and a segment is a run of ``chunks`` chunks. x_b, x_h and x_t are
-    the strides of q, k and v for examples, heads and positions; a_b, a_h and a_t are the strides of the pack
-    weights.
+    A segment has ``chunks`` chunks. x_b, x_h and x_t are the strides of q, k and v for examples, heads and
+    positions; a_b, a_h and a_t are the strides of the pack weights.
 
     Returns:
-        - index of the first position, counted over all heads.
+        - index of the chunk's first position in the concatenated segments of all heads.
         - index of the example.
-        - index of the first position in its sequence.
+        - index of the chunk's first position in the sequence.
         - offsets of the chunk in q, k and v, and in the pack weights.
-        - masks [BLOCK_T], True at existing positions, and at existing positions that are not padding.
+        - masks [BLOCK_T], True at positions before T, and at positions before T that are not padding.
         - offsets and mask [BLOCK_T, BLOCK_K] of the elements of the chunk, for :func:`load_chunk`.
     """
     bh = (tl.program_id(0) // segments).to(tl.int64)
@@ -144,8 +143,8 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
     """Load the factors 1/t and the cumulative decay of the BLOCK_T positions t of a chunk.
 
     Return the factors [BLOCK_T], the ages [BLOCK_T], which are negative log decays since the start of the
-    chunk, and the age of the last position. The first position has the index ``row`` over all heads and
-    ``start`` in its sequence. 1/t is computed if ``reciprocal`` is None. Without ``ages``, all ages are 0.
+    chunk, and the age of the last position. ``row`` and ``start`` are the indices of the first position from
+    :func:`locate_chunk`. 1/t is computed if ``reciprocal`` is None. Without ``ages``, all ages are 0.
     """
     offsets = row + tl.arange(0, BLOCK_T)
     inverse = 1.0 / (start + 1 + tl.arange(0, BLOCK_T)).to(tl.float32)
@@ -295,8 +294,8 @@ def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_
 
     A factor is 0 with probability ``dropout``, otherwise ``boost`` = 1 / (1 - dropout). All factors are 1 if
     there is no seed. A factor depends only on the seed and on the index of its weight, so the backward pass
-    draws the same factors. The block begins with ``position``, an index over all heads, and with the row
-    ``first`` of P.
+    draws the same factors. The block begins with row ``first`` of P and with ``position``, the first index
+    that :func:`locate_chunk` returns.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
