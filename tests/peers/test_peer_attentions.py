@@ -11,7 +11,6 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import OPTIONS, ROLES
 
-
 each_self = pytest.mark.parametrize("name, form", cases("bidirectional", "causal"))
 each_causal = pytest.mark.parametrize("name, form", cases("causal"))
 each_cross = pytest.mark.parametrize("name, form", cases("cross"))
