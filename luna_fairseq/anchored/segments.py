@@ -237,9 +237,9 @@ def token_positions(
 
 
 def arrange_places(place: Tensor, position: Tensor) -> Tensor:
-    """Arrange the token positions ``place`` [B, S] by segment, as [B, L, W] for L segments of W tokens.
+    """Arrange one number per token, ``place`` [B, S], by segment, as [B, L, W] for L segments of W tokens.
 
-    ``position`` [B, L, W] is the position of each token of each segment in the context.
+    ``position`` [B, L, W] is the index, in the context, of each token of each segment.
     """
     return place.gather(1, position.flatten(1)).view_as(position)
 

@@ -96,7 +96,7 @@ def absorb_projections_everywhere() -> Iterator[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which attention projects every token and computes its weight matrix explicitly."""
+    """Context manager in which all attention uses its definition: projected tokens, explicit weights."""
     projected = ("pack=projected", "unpack=projected", "pack-weights=projected")
     with force_forms((*projected, "softmax=naive")), ExitStack() as stack:
         if hasattr(torch.nn, "attention"):

@@ -41,11 +41,11 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
-    """Download a published file to ``folder`` if it is missing there, and return its path.
+    """Return the path of a published file in ``folder``, after downloading it if it is missing there.
 
-    ``mirror`` is a local folder to use in place of ``folder``, an address ``http://...`` to which the name is
-    appended, or None for the public address. Size and checksum are verified only for downloads from the
-    public address, because a mirror may have another version.
+    ``mirror`` replaces the public address by another one, to which the file's name is appended. If it is a
+    local folder, the file must be there, and nothing is downloaded. Size and checksum are verified only for
+    downloads from the public address, because a mirror may have another version.
     """
     if mirror is not None and "://" not in mirror:
         path = Path(mirror) / file.name

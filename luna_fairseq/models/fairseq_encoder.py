@@ -194,9 +194,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Return the encoder output with the sentence index of each reordered hypothesis in ``sentences``.
+        """Reorder the hypotheses: hypothesis i of the result continues hypothesis ``new_order[i]``.
 
-        Hypothesis i of the result continues hypothesis ``new_order[i]``. No other entry is reordered.
+        Only the entry ``sentences`` changes. It holds the index of each hypothesis's source sentence.
         """
         old = encoder_out["sentences"]
         new = old[0].index_select(0, new_order) if old else new_order
