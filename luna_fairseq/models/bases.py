@@ -21,7 +21,9 @@ from luna_fairseq.models.authors_checkpoint import translate_names
 from luna_fairseq.models.bfloat16_linear import use_bfloat16
 from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.fairseq_layers import activation_function
+from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.int8 import quantise
+from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 from luna_fairseq.models.onednn_linear import use_onednn
 from luna_fairseq.models.sequence_generator import AlignedGenerator, Generator
 from luna_fairseq.models.shortlist import Shortlist
@@ -151,6 +153,19 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a trained model, and return it in a hub interface that translates plain text.
+
+        The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+
+        Example::
+
+            hub = LunaModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+            hub.translate("Guten Morgen!", beam=5)
+        """
+        return from_pretrained(*args, **kwargs)
+
+    @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
         """Build a model for ``task`` from fairseq's nested ``TransformerConfig``.
 
@@ -216,6 +231,30 @@ class SentenceModel(PluginModel, RobertaModel):
     def hub_models(cls) -> Dict[str, str]:
         """Return {}, because no pretrained models of this class are available for download."""
         return {}
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str = ".",
+        bpe: Optional[str] = None,
+        **kwargs: Any,
+    ) -> MaskedLMHub:
+        """Load a trained model in evaluation mode, and return it in a hub interface with its tokenizer.
+
+        :func:`luna_fairseq.models.generator_hub.from_pretrained` describes the arguments. The dictionary of
+        a fine-tuned model is ``input0/dict.txt`` in its folder. ``bpe`` is the name of a fairseq tokenizer.
+
+        Example::
+
+            hub = LunaMaskedLM.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+            hub.fill_mask("The cat <mask> on the mat.", topk=3)
+        """
+        if bpe is not None:
+            kwargs["bpe"] = bpe
+        paths = model_name_or_path, checkpoint_file, data_name_or_path
+        return from_pretrained(*paths, hub=MaskedLMHub, load_checkpoint_heads=True, **kwargs)
 
     @classmethod
     def add_args(cls, parser: Any) -> None:

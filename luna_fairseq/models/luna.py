@@ -15,7 +15,6 @@ from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
-from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna_config import LunaConfig
 
 
@@ -36,19 +35,6 @@ class LunaModel(EncoderDecoder):
 
     encoder_class = FairseqLunaEncoder
     decoder_class: Callable[..., FairseqLunaDecoder] = FairseqLunaDecoder
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model, and return it in a hub interface that translates plain text.
-
-        The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
-
-        Example::
-
-            hub = LunaModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
-            hub.translate("Guten Morgen!", beam=5)
-        """
-        return from_pretrained(*args, **kwargs)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":

@@ -49,6 +49,19 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
         return cls(build(nested, task.target_dictionary, embed_tokens, no_encoder_attn=True))
 
     @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load a trained model, and return it in a hub interface that continues plain text.
+
+        The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+
+        Example::
+
+            hub = LunaLanguageModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
+            hub.sample("Once upon a time", sampling=True)
+        """
+        return from_pretrained(*args, hub=LanguageModelHub, **kwargs)
+
+    @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
         """Return the decoder class. Its constructor takes the arguments of :class:`FairseqLunaDecoder`."""
         raise NotImplementedError
@@ -72,19 +85,6 @@ class LunaLanguageModel(LanguageModel):
     """
 
     config_class = LunaLanguageModelConfig
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model, and return it in a hub interface that continues plain text.
-
-        The arguments are the same as for :func:`luna_fairseq.models.generator_hub.from_pretrained`.
-
-        Example::
-
-            hub = LunaLanguageModel.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
-            hub.sample("Once upon a time", sampling=True)
-        """
-        return from_pretrained(*args, hub=LanguageModelHub, **kwargs)
 
     def forward(
         self,

@@ -20,10 +20,8 @@ from luna_fairseq.models.bases import (
 )
 from luna_fairseq.models.classification_heads import PACKED_HEADS
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
-from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
-from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 
 
 class LunaMaskedLMEncoder(SentenceModelEncoder):
@@ -87,30 +85,6 @@ class LunaMaskedLM(SentenceModel):
         check_sequences_fit(task, args.max_positions)
         args.untie_weights_roberta = args.untie_weights_luna
         return cls(args, LunaMaskedLMEncoder(args, task.source_dictionary))
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        model_name_or_path: str,
-        checkpoint_file: str = "model.pt",
-        data_name_or_path: str = ".",
-        bpe: Optional[str] = None,
-        **kwargs: Any,
-    ) -> MaskedLMHub:
-        """Load a trained model in evaluation mode, and return it in a hub interface with its tokenizer.
-
-        :func:`luna_fairseq.models.generator_hub.from_pretrained` describes the arguments. The dictionary of
-        a fine-tuned model is ``input0/dict.txt`` in its folder. ``bpe`` is the name of a fairseq tokenizer.
-
-        Example::
-
-            hub = LunaMaskedLM.from_pretrained("checkpoints", "checkpoint_best.pt", "../data-bin")
-            hub.fill_mask("The cat <mask> on the mat.", topk=3)
-        """
-        if bpe is not None:
-            kwargs["bpe"] = bpe
-        paths = model_name_or_path, checkpoint_file, data_name_or_path
-        return from_pretrained(*paths, hub=MaskedLMHub, load_checkpoint_heads=True, **kwargs)
 
     def forward(
         self,

@@ -38,7 +38,7 @@ from fairseq.models import (
 from fairseq.models.lstm import Embedding, Linear
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.bases import PluginModel
+from luna_fairseq.models.bases import EncoderDecoder, PluginModel
 from luna_fairseq.models.fairseq_layers import IncrementalState
 from luna_fairseq.peers.attention import count_left_padding, roll_left
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
@@ -52,6 +52,8 @@ EncoderOut = Dict[str, List[Tensor]]
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
 class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
     """Translation model with a bidirectional recurrent encoder and a recurrent decoder with attention."""
+
+    from_pretrained = EncoderDecoder.from_pretrained
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RnnAttentionModel":

@@ -16,8 +16,10 @@ from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import IdentityTokenizer, MaskedLMHub
 from luna_fairseq.models.tokenizers import find_folders, find_tokenizer
+from luna_fairseq.peers.models import PeerLanguageModel, PeerRoberta, PeerTransformer, RnnAttentionModel
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer, detect_encoding
 
+PEERS = PeerTransformer, PeerLanguageModel, PeerRoberta, RnnAttentionModel
 # "the cat", encoded.
 ENCODED = {
     "sentencepiece": "\u2581the \u2581c at",
@@ -131,7 +133,7 @@ def test_where_a_tokenizer_is_looked_for(tmp_path):
     assert len(find_folders("https://host/model.tar.gz", ".")) == 2
 
 
-@pytest.mark.parametrize("model", [LunaModel, LunaLanguageModel, LunaMaskedLM])
+@pytest.mark.parametrize("model", [LunaModel, LunaLanguageModel, LunaMaskedLM, *PEERS])
 def test_folders_that_are_not_there(model, tmp_path):
     missing = str(tmp_path / "nowhere")
     with pytest.raises(InputError, match="nowhere does not exist: .* the folder of the checkpoint"):
