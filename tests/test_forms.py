@@ -10,7 +10,7 @@ import torch
 from luna_fairseq.anchored import segments as segments_module
 from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
-from luna_fairseq.benchmark.forms import FORM_TABLES, FORMS, force_forms
+from luna_fairseq.benchmark.forms import CHOICES, FORM_TABLES, force_forms
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
 from luna_fairseq.ops.attention import luna_attention
 from luna_fairseq.ops.causal_luna import causal_luna, triton_causal_luna
@@ -89,7 +89,7 @@ def run(build, call):
     return call(build().double().eval())
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CHOICES)
 def test_every_form_is_taken_and_gives_the_same_results(form, monkeypatch):
     operation, name = form.split("=")
     if form == TRITON or operation in ("linear", "int8"):

@@ -69,8 +69,10 @@ def fast_softmax(logits: Tensor) -> Tensor:
     On a CPU, torch takes up to 15 times as long for rows that do not fill a vector register. Such rows are
     extended by logits of minus infinity (float32), or computed in float32 (half precision).
     """
-    short = 0 < logits.size(-1) < 2 * _VECTOR and logits.numel() >= FEW_LOGITS
-    if not short or logits.device.type != "cpu" or is_recording_graph():
+    # Shapes are compared in eager mode only, because a recorded graph would be limited to one outcome.
+    if logits.device.type != "cpu" or is_recording_graph():
+        return logits.softmax(dim=-1)
+    if logits.numel() < FEW_LOGITS or logits.size(-1) >= 2 * _VECTOR:
         return logits.softmax(dim=-1)
     if logits.dtype in (torch.bfloat16, torch.float16):
         return fast_softmax(logits.float()).to(logits.dtype)
