@@ -24,7 +24,8 @@ class StackOptions:
         num_layers: number of layers.
         num_heads: number of attention heads.
         num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
-        projection_length: number of rows of the packed sequence P (default: 32).
+        projection_length: number of rows of the packed sequence P (default: 32). Without effect in a decoder
+            that reads an encoder's P.
         untie_kv: use separate projections for keys and values (default: False).
         non_contextual_packed: pass the initial P to every layer. Otherwise each layer uses the P updated by
             the previous layer (default: False).

@@ -6,20 +6,28 @@ from attention_inputs import B, H, K, L, assert_equal_up_to, causal_inputs, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from luna_fairseq.ops.causal_luna import chunk, chunk_causal_luna, naive_causal_luna, recurrent_causal_luna
+from luna_fairseq.ops.causal_luna import (
+    chunk,
+    chunk_causal_luna,
+    naive_causal_luna,
+    parallel,
+    recurrent_causal_luna,
+)
+from luna_fairseq.ops.causal_luna.parallel import parallel_causal_luna
 
 
 def naive_form(*inputs, **options):
     return naive_causal_luna(*inputs, **options)[0]
 
 
-forms = pytest.mark.parametrize("form", [naive_form, chunk_causal_luna])
+forms = pytest.mark.parametrize("form", [naive_form, chunk_causal_luna, parallel_causal_luna])
 examples = settings(deadline=None, derandomize=True, max_examples=25)
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(chunk, "chunk_size", lambda q, L: q.size(1) if q.size(1) <= 8 else 3)
+    monkeypatch.setattr(parallel, "CHUNK_SIZE", 3)
 
 
 def step_by_step(inputs, sizes, state=None, **options):
