@@ -22,8 +22,10 @@ FEW_LOGITS = 2048  # so few logits take no time
 # torch 2.0 it did not exist.
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
-# Numbers in a vector register of this CPU, in float32. torch's softmax is slow for shorter rows.
-_VECTOR = {"AVX512": 16, "AVX2": 8}.get(torch.backends.cpu.get_cpu_capability(), 0)
+# Numbers in a vector register of this CPU, in float32, or 0 with a torch that does not name its instructions
+# (before 2.1). torch's softmax is slow for shorter rows.
+_INSTRUCTIONS = getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", str)()
+_VECTOR = {"AVX512": 16, "AVX2": 8}.get(_INSTRUCTIONS, 0)
 
 # Largest penalty for distance that a bias subtracts from a logit. A weight of e^-50 is negligible even in
 # float64. Without a limit, the weights of distant keys would be denormal numbers, which slow down a CPU many

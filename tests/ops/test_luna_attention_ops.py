@@ -212,7 +212,9 @@ def test_half_precision_on_a_cpu_multiplies_if_there_are_gradients(queries, keys
 @pytest.mark.parametrize(
     "dtype, tolerance", [(torch.float64, 1e-15), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)]
 )
-def test_softmax_of_short_rows(length, dtype, tolerance):
+@pytest.mark.parametrize("vector", [0, 8, 16])
+def test_softmax_of_short_rows(length, dtype, tolerance, vector, monkeypatch):
+    monkeypatch.setattr(attention, "_VECTOR", vector)
     logits = (3 * torch.randn(50, 60, length)).to(dtype).requires_grad_()
     logits.data[0] = torch.finfo(dtype).min  # a row of masked keys
     exact = logits.detach().double().requires_grad_()
