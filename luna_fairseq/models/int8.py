@@ -96,6 +96,9 @@ def has_fbgemm_product() -> bool:
 # took 3.9 ms in place of 15.2 ms, and 5 vectors times 512 x 512 took 75 us in place of 41 us (Xeon, torch
 # 2.13).
 ONEDNN_VECTORS = 16
+# Number of inputs from which oneDNN multiplies with AMX, with results that equal FBGEMM's bit for bit. With
+# fewer inputs it rounds in another order.
+ONEDNN_INPUTS = 64
 # All forms round to the same levels with the same scales. Sums are exact, so results differ by the rounding
 # of float32 alone. AMX is checked when a layer is built. CPUs without AMX have not been measured.
 LINEAR8_FORMS = FormTable(
@@ -103,9 +106,13 @@ LINEAR8_FORMS = FormTable(
     Form(
         "onednn",
         "models/int8.py",
-        "AMX when the layer was built, and at least 16 vectors",
+        "AMX when the layer was built, at least 16 vectors, and at least 64 inputs",
         "saves three quarters of the time for 80 vectors times 512 x 32,000",
-        lambda x, layer: layer.onednn is not None and x.numel() >= ONEDNN_VECTORS * x.size(-1),
+        lambda x, layer: (
+            layer.onednn is not None
+            and x.size(-1) >= ONEDNN_INPUTS
+            and x.numel() >= ONEDNN_VECTORS * x.size(-1)
+        ),
         lambda x, layer: layer.onednn is not None,
     ),
     Form(

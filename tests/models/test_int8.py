@@ -87,19 +87,31 @@ def test_scores_do_not_depend_on_the_product(product):
 def test_the_rule_reads_the_cpu_and_the_number_of_vectors(vectors, expected, monkeypatch):
     with int8.LINEAR8_FORMS.force(None) as taken:
         monkeypatch.setattr(int8, "has_amx", lambda: False)
-        int8.Linear8(torch.randn(21, 16), None)(torch.randn(1, 64, 16))
+        int8.Linear8(torch.randn(21, 64), None)(torch.randn(1, 64, 64))
         monkeypatch.setattr(int8, "has_amx", lambda: True)
-        layer = int8.Linear8(torch.randn(21, 16), None)
-        layer(torch.randn(vectors, 1, 16))
-        layer.select(torch.tensor([3, 4]))(torch.randn(vectors, 16))
-    assert taken == ["fbgemm", expected, expected]
+        int8.Linear8(torch.randn(21, 63), None)(torch.randn(64, 63))
+        layer = int8.Linear8(torch.randn(21, 64), None)
+        layer(torch.randn(vectors, 1, 64))
+        layer.select(torch.tensor([3, 4]))(torch.randn(vectors, 64))
+    assert taken == ["fbgemm", "fbgemm", expected, expected]
+
+
+@pytest.mark.skipif(not int8.has_amx(), reason="needs a CPU with AMX")
+@pytest.mark.parametrize("inputs, outputs", [(64, 21), (510, 100), (512, 2048)])
+def test_with_amx_both_products_are_equal_bit_for_bit(inputs, outputs):
+    layer, x = int8.Linear8(torch.randn(outputs, inputs), None), torch.randn(40, inputs)
+    results = []
+    for form in ("fbgemm", "onednn"):
+        with int8.LINEAR8_FORMS.force(form):
+            results.append(layer(x))
+    assert torch.equal(*results)
 
 
 VARIANTS = [{}, {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True}]
 VARIANTS += [{"cross_attention": "softmax", "causal_decay": True}]
 
 
-@pytest.mark.parametrize("form", PRODUCTS)
+@pytest.mark.parametrize("form", [None, *PRODUCTS])  # None: chosen by the number of vectors
 @pytest.mark.parametrize("given", VARIANTS)
 def test_scores_depend_neither_on_neighbours_nor_on_padding(given, form):
     source, target = example((9, 4, 6, 40), (5, 8, 1, 12))
@@ -108,7 +120,6 @@ def test_scores_depend_neither_on_neighbours_nor_on_padding(given, form):
         tokens, read = (batch([side[i] for i in which], extra=extra) for side in (source, target))
         return model(tokens, tokens.ne(1).sum(dim=1), read)[0]
 
-    # Forms differ by rounding, which moves a few inputs of so small a model to another level.
     with torch.no_grad(), int8.LINEAR8_FORMS.force(form):
         model = translation_model(torch.float32, int8=True, max_source_positions=99, **given)
         model.prepare_for_inference_(FairseqConfig())
