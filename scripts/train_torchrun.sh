@@ -76,12 +76,11 @@ fi
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}"
 "${launch[@]}" &
 launcher=$!
-trap 'pkill -TERM -P "$launcher" || true' TERM HUP
-trap 'kill -INT "$launcher" || true' INT
-status=0
-wait "$launcher" || status=$?
-while kill -0 "$launcher" 2>/dev/null; do # the signal ended the wait, not the launcher
-  status=0
+trap 'signalled=yes; pkill -TERM -P "$launcher" || true' TERM HUP
+trap 'signalled=yes; kill -INT "$launcher" || true' INT
+signalled=yes
+while [[ $signalled ]]; do # a signal ends the wait, also if the launcher has ended in the meantime
+  signalled='' status=0
   wait "$launcher" || status=$?
 done
 exit "$status"

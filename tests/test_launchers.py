@@ -1,6 +1,7 @@
 """scripts/train_torchrun.sh and scripts/train_slurm.sbatch: the commands that they start, and SIGTERM."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,6 +86,7 @@ def test_stopped_launcher(name, status, tmp_path):
         "bash -c 'trap \"echo stopped; exit 0\" TERM; echo ready; while :; do sleep 0.05; done'; "
         f"exit {status}",
     )
+    write(tmp_path / "pkill", f'{shutil.which("pkill")} "$@"; sleep 0.3')  # the processes end before the wait
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     process = subprocess.Popen(
         ["bash", str(TORCHRUN), "--gpus", "1", "r", "d"], stdout=subprocess.PIPE, text=True, env=environment
