@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.forms import Form, FormTable, never, otherwise
 
-# A head is usually 64 wide. With at most 64 keys, a query has no more weights than features.
-FEW_KEYS = 64
-FEW_KEYS_IN_HALF = 256  # in half precision, in training
+FEW_KEYS = 32
+FEW_KEYS_WITH_BIAS = 64  # or so few queries
+FEW_KEYS_IN_HALF = 128  # in half precision, in training
+FEW_WEIGHTS = 32768  # so few attention weights are computed fastest in one call
 FEW_LOGITS = 2048  # so few logits take no time
 # Before torch 2.5, scaled_dot_product_attention returned NaN for a query whose keys are all masked. Before
 # torch 2.0 it did not exist.
@@ -91,12 +92,15 @@ def softmax_attention(
     mask: Optional[Tensor] = None,
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
+    form: Optional[str] = None,
 ) -> Tensor:
     """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
+    The implementation is torch's fused attention or plain matrix products, whichever is faster.
+
     q [B, H, T, K] is unscaled. k and v are [B, H, S, K]. mask and bias broadcast to [B, H, T, S], and the
     mask is True at masked keys. Queries whose keys are all masked yield zeros. ``dropout`` is also applied to
-    the weights in evaluation mode.
+    the weights in evaluation mode. ``form`` is the name of an implementation in ``SOFTMAX_FORMS``.
 
     Example:
         >>> import torch
@@ -104,14 +108,38 @@ def softmax_attention(
         >>> softmax_attention(x, x, x, later).shape  # causal attention
         torch.Size([2, 8, 10, 64])
     """
-    if not _FUSED:
+    form = SOFTMAX_FORMS.choose(q, k, bias, form=form)
+    if form == "matmul":
+        return attention_by_matmul(q, k, v, mask, dropout, bias)
+    if form == "naive" or not _FUSED:
         weights = F.dropout(naive_softmax_weights(q, k, mask, bias), dropout)
-        return (weights @ v.to(weights.dtype)).to(q.dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            return (weights @ v.to(weights.dtype)).to(q.dtype)
+    if form != "fused":
+        raise NotImplementedError(form)
     attn_mask = None if mask is None else ~mask
     if bias is not None:
         bias = bias.to(q.dtype)
         attn_mask = bias if mask is None else bias.masked_fill(mask, float("-inf"))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)
+
+
+def attention_by_matmul(
+    q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], dropout: float, bias: Optional[Tensor]
+) -> Tensor:
+    """Compute softmax attention by plain matrix products, with the arguments of softmax_attention."""
+    # Batched products over B x H read the heads of a projection in place; matmul would copy them.
+    heads, shape = q.shape[:2], (*q.shape[:3], k.size(2))
+    scale = q.size(-1) ** -0.5
+    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    if bias is None:
+        q, k = (q * scale, k) if q.size(1) < k.size(1) else (q, k * scale)
+        logits = torch.bmm(q, k.transpose(1, 2))
+    else:
+        bias = bias.to(q.dtype).expand(shape).flatten(0, 1)
+        logits = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
+    weights = masked_softmax(logits.unflatten(0, heads), mask).flatten(0, 1)
+    return torch.bmm(F.dropout(weights, dropout), v).unflatten(0, heads)
 
 
 def naive_attention(
@@ -174,43 +202,26 @@ def luna_attention(
         >>> luna_attention(p, context, context).shape  # pack attention
         torch.Size([2, 8, 16, 64])
     """
-    form = SOFTMAX_FORMS.choose(q, k, bias, form=form)
-    if form == "naive":
-        return naive_attention(q, k, v, key_padding_mask, dropout, bias)[0]
     mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    if form == "fused":
-        return softmax_attention(q, k, v, mask, dropout, bias)
-    if form != "matmul":
-        raise NotImplementedError(form)
-    # Batched products over B x H read the heads of a projection in place; matmul would copy them.
-    heads, shape = q.shape[:2], (*q.shape[:3], k.size(2))
-    scale = q.size(-1) ** -0.5
-    q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
-    if bias is None:
-        # In float32 and float64, keys are few here and usually fewer than queries, so the keys are scaled.
-        logits = torch.bmm(q, k.transpose(1, 2) * scale)
-    else:
-        bias = bias.to(q.dtype).expand(shape).flatten(0, 1)
-        logits = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scale)
-    weights = masked_softmax(logits.unflatten(0, heads), mask).flatten(0, 1)
-    return torch.bmm(F.dropout(weights, dropout), v).unflatten(0, heads)
+    return softmax_attention(q, k, v, mask, dropout, bias, form)
 
 
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
-    """Return True if plain matrix products are faster than torch's fused attention.
+    """Return True if plain matrix products are faster on a CPU than torch's fused attention.
 
-    Plain products are faster on a CPU, in float32 or float64, for at most 64 keys or, with a bias, for at
-    most 64 queries or 64 keys. The fused CPU kernel works on blocks of hundreds of keys, and does not support
-    gradients through a bias. In half precision, its backward pass is slower up to 256 queries or keys, and
-    its forward pass is faster.
+    The fused kernel works on blocks of queries and of hundreds of keys. It does not support gradients through
+    a bias. In half precision its backward pass is slow, and its forward pass is fast.
     """
-    if q.device.type != "cpu":
-        return False
-    if q.dtype not in (torch.float32, torch.float64):
+    if q.device.type != "cpu" or is_recording_graph():
+        return False  # a comparison of sizes would limit the inputs of a recorded graph
+    queries, keys = q.size(2), k.size(2)
+    in_half = q.dtype not in (torch.float32, torch.float64)
+    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+        return min(queries, keys) <= (2 * FEW_KEYS_IN_HALF if in_half else FEW_KEYS_WITH_BIAS)
+    if in_half:
         needs_gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
-        return needs_gradients and min(q.size(2), k.size(2)) <= FEW_KEYS_IN_HALF
-    length = k.size(2) if bias is None else min(q.size(2), k.size(2))
-    return length <= FEW_KEYS
+        return needs_gradients and queries > 1 and keys <= FEW_KEYS_IN_HALF
+    return keys <= min(queries, FEW_KEYS) and q.size(0) * q.size(1) * queries * keys >= FEW_WEIGHTS
 
 
 SOFTMAX_FORMS = FormTable(
@@ -218,10 +229,10 @@ SOFTMAX_FORMS = FormTable(
     Form(
         "matmul",
         "ops/attention.py",
-        "should_use_matmul: a CPU, at most 64 keys (or queries, with a bias); in half precision only in "
-        "training, at most 256 keys or queries",
-        "1.2 to 2.5 times as fast as torch's fused attention with 16 keys and 1,000 queries; training in "
-        "bfloat16 2 to 40 times as fast",
+        "should_use_matmul: a CPU, and at most 32 keys and as many queries or more; in half precision, in "
+        "training, at most 128 keys; if a bias needs gradients, at most 64 keys or queries (256 in half)",
+        "1.1 to 1.5 times as fast as torch's fused attention with 16 keys; up to 8 times in bfloat16, in "
+        "training",
         should_use_matmul,
     ),
     Form(

@@ -1,7 +1,5 @@
 """Compare pack and unpack attention with the definition, both fused and as matrix products."""
 
-import sys
-
 import pytest
 import torch
 from attention_inputs import (
@@ -175,37 +173,32 @@ def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "queries, keys, dtype, with_bias, expected",
+    "batch, queries, keys, dtype, gradients, expected",
     [
-        (3, 64, torch.float32, False, "short"),
-        (3, 65, torch.float32, False, "fused"),
-        (3, 64, torch.bfloat16, False, "fused"),
-        (3, 1, torch.float64, False, "short"),
-        (3, 65, torch.float32, True, "short"),
-        (65, 65, torch.float32, True, "fused"),
+        (64, 30, 16, torch.float32, "inputs", "matmul"),
+        (64, 30, 16, torch.float64, "none", "matmul"),
+        (1, 30, 16, torch.float32, "none", "fused"),  # few weights
+        (64, 16, 30, torch.float32, "inputs", "fused"),  # more keys than queries
+        (64, 64, 64, torch.float32, "inputs", "fused"),
+        (1, 3, 65, torch.float32, "bias", "matmul"),
+        (1, 65, 65, torch.float32, "bias", "fused"),
+        (1, 30, 16, torch.bfloat16, "inputs", "matmul"),
+        (1, 16, 128, torch.bfloat16, "inputs", "matmul"),
+        (1, 16, 200, torch.bfloat16, "inputs", "fused"),
+        (1, 1, 16, torch.bfloat16, "inputs", "fused"),
+        (64, 30, 16, torch.bfloat16, "none", "fused"),
+        (1, 256, 300, torch.bfloat16, "bias", "matmul"),
     ],
 )
-def test_choice_of_the_form(queries, keys, dtype, with_bias, expected, monkeypatch):
-    module, taken = sys.modules[luna_attention.__module__], []
-    monkeypatch.setattr(module, "softmax_attention", lambda *args: taken.append("fused"))
-    q, k = torch.zeros(B, H, queries, K, dtype=dtype), torch.zeros(B, H, keys, K, dtype=dtype)
-    mask = torch.zeros(B, keys, dtype=torch.bool)
-    added = torch.zeros(1, H, queries, keys) if with_bias else None
-    luna_attention(q, k, k, mask, 0.5, added)
-    assert (taken or ["short"]) == [expected]
-
-
-@pytest.mark.parametrize(
-    "queries, keys, expected", [(30, 16, "matmul"), (16, 200, "matmul"), (300, 300, "fused")]
-)
-def test_half_precision_on_a_cpu_multiplies_if_there_are_gradients(queries, keys, expected):
-    sizes = queries, keys, keys
-    q, k, v = (torch.randn(1, 2, n, 8, dtype=torch.bfloat16, requires_grad=True) for n in sizes)
+def test_choice_of_the_form(batch, queries, keys, dtype, gradients, expected):
+    q, k = (torch.randn(batch, 2, n, 8, dtype=dtype) for n in (queries, keys))
+    mask, bias = torch.zeros(batch, keys, dtype=torch.bool), torch.zeros(1, 2, queries, keys)
+    q.requires_grad_(gradients == "inputs")
+    bias.requires_grad_(gradients == "bias")
     with attention.SOFTMAX_FORMS.force(None) as taken:
-        luna_attention(q, k, v)
-        with torch.no_grad():
-            luna_attention(q, k, v)
-    assert taken == [expected, "fused"]
+        luna_attention(q, k, k, mask, 0.0, bias if gradients == "bias" else None)
+        softmax_attention(q, k, k, mask[:, None, None, :], 0.0, bias if gradients == "bias" else None)
+    assert taken == [expected, expected]
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32])
