@@ -133,7 +133,8 @@ def attention_by_matmul(
     scale = q.size(-1) ** -0.5
     q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:
-        q, k = (q * scale, k) if q.size(1) < k.size(1) else (q, k * scale)
+        few_queries = not is_recording_graph() and q.size(1) < k.size(1)
+        q, k = (q * scale, k) if few_queries else (q, k * scale)
         logits = torch.bmm(q, k.transpose(1, 2))
     else:
         bias = bias.to(q.dtype).expand(shape).flatten(0, 1)
@@ -212,9 +213,13 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
     The fused kernel works on blocks of queries and of hundreds of keys. It does not support gradients through
     a bias. In half precision its backward pass is slow, and its forward pass is fast.
     """
-    if q.device.type != "cpu" or is_recording_graph():
-        return False  # a comparison of sizes would limit the inputs of a recorded graph
+    if q.device.type != "cpu":
+        return False
     queries, keys = q.size(2), k.size(2)
+    if is_recording_graph():
+        # Only fixed sizes are compared: the graph would be limited to one outcome for others.
+        sizes = (keys,) if bias is None else (queries, keys)
+        return any(isinstance(size, int) and size <= FEW_KEYS_WITH_BIAS for size in sizes)
     in_half = q.dtype not in (torch.float32, torch.float64)
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return min(queries, keys) <= (2 * FEW_KEYS_IN_HALF if in_half else FEW_KEYS_WITH_BIAS)

@@ -22,7 +22,8 @@ def check_hooks(model, inputs, logits):
         assert len(out.cross_attentions) == model.config.decoder_layers
     else:
         assert len(out.hidden_states) == model.config.num_hidden_layers + 1
-    assert torch.equal(model(**inputs, return_dict=False)[0], logits)
+    with torch.no_grad():
+        assert torch.equal(model(**inputs, return_dict=False)[0], logits)
     model.gradient_checkpointing_enable()
     model.train()
     model(**inputs)[0].sum().backward()
@@ -65,7 +66,8 @@ def check_saved_again(model, auto, inputs, logits):
     with tempfile.TemporaryDirectory() as again:
         model.save_pretrained(again)
         loaded = getattr(transformers, auto).from_pretrained(again, trust_remote_code=True).eval()
-        assert torch.equal(loaded(**inputs).logits, logits)
+        with torch.no_grad():  # as for the logits: modes may differ by rounding
+            assert torch.equal(loaded(**inputs).logits, logits)
         assert type(loaded).__module__ != type(model).__module__
 
 
