@@ -12,7 +12,7 @@ from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.benchmark.forms import CHOICES, FORM_TABLES, force_forms
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
-from luna_fairseq.ops.attention import luna_attention
+from luna_fairseq.ops.attention import softmax_attention
 from luna_fairseq.ops.causal_luna import causal_luna, triton_causal_luna
 
 PACKAGE = Path(triton_causal_luna.__code__.co_filename).parents[2]
@@ -134,18 +134,18 @@ def test_a_form_that_is_not_possible_is_not_taken():
 def test_a_form_without_an_implementation_is_an_error(table, monkeypatch):
     monkeypatch.setattr(FORM_TABLES[table], "choose", lambda *inputs, form=None: "planned")
     q = random(2, 3, 7, 4)
-    compute = {"softmax": luna_attention, "causal": partial(causal_luna, pack_weights=random(2, 3, 7, 5))}
+    compute = {"softmax": softmax_attention, "causal": partial(causal_luna, pack_weights=random(2, 3, 7, 5))}
     with pytest.raises(NotImplementedError, match="planned"):
         compute[table](q, q, q)
 
 
 def test_a_form_can_be_named_by_an_argument():
     q, k, v = random(2, 3, 7, 4), random(2, 3, 9, 4), random(2, 3, 9, 4)
-    expected = luna_attention(q, k, v)
+    expected = softmax_attention(q, k, v)
     for form in FORM_TABLES["softmax"].forms:
-        torch.testing.assert_close(luna_attention(q, k, v, form=form.name), expected)
+        torch.testing.assert_close(softmax_attention(q, k, v, form=form.name), expected)
     with pytest.raises(ValueError, match="matmul, fused, naive.*'fast'"):
-        luna_attention(q, k, v, form="fast")
+        softmax_attention(q, k, v, form="fast")
 
 
 def test_no_rule_reads_a_clock(monkeypatch):

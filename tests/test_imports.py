@@ -219,7 +219,7 @@ def test_without_fairseq_the_mathematics_and_the_optimizer_work():
 import torch
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, PackedEmbedding
 from luna_fairseq.modules import DecoderOptions, EncoderOptions, LunaDecoder, LunaEncoder
-from luna_fairseq.ops import causal_luna, luna_attention
+from luna_fairseq.ops import causal_luna, softmax_attention
 from luna_fairseq.optim import Apollo, milestone_lr
 import luna_fairseq.optim.apollo
 

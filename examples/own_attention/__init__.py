@@ -27,15 +27,11 @@ class TemperatureAttention(LunaAttention):
     The other arguments are those of :class:`LunaAttention`.
     """
 
-    # The faster implementations of unpack attention, and `prepare`, would leave out the temperature.
-    reads_only_rows = False
+    absorbs_queries = False  # implementations that absorb the queries would leave out the temperature
 
     def __init__(self, temperature: float, **arguments: Any):
         super().__init__(**arguments)
         self.temperature = temperature
-
-    def prepare(self, memory: Any, *arguments: Any) -> Any:
-        return memory
 
     def attend_to_rows(self, q: Tensor, *arguments: Any) -> Any:
         return super().attend_to_rows(q / self.temperature, *arguments)

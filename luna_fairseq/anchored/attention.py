@@ -46,8 +46,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
-from luna_fairseq.modules.luna_attention import LunaAttention, require_pack_weights
-from luna_fairseq.modules.memory import ReadWeights
+from luna_fairseq.modules.luna_attention import LunaAttention
+from luna_fairseq.modules.memory import ReadWeights, require_pack_weights
 from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
@@ -65,7 +65,7 @@ class AnchoredMemory(NamedTuple):
     Attributes:
         key: keys [B, H, L, K] projected from the packed context Y_P, the result of pack attention.
         value: values [B, H, L, K], the same tensor as ``key`` if both share a projection.
-        pack_weights: pack attention weights [B, L, S], averaged over heads.
+        mean_pack_weights: pack attention weights [B, L, S], averaged over heads.
         token_key: keys of the tokens, by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, with the same shape.
         key_place: centre [B, L] of each segment, in tokens from the start, for a diagonal prior (a bias
@@ -75,7 +75,7 @@ class AnchoredMemory(NamedTuple):
 
     key: Tensor
     value: Tensor
-    pack_weights: Optional[Tensor] = None
+    mean_pack_weights: Optional[Tensor] = None
     token_key: Any = None
     token_value: Optional[Tensor] = None
     padding_mask: Optional[Tensor] = None
@@ -103,7 +103,7 @@ class AnchoredAttention(LunaAttention):
         self.diagonal: Any = None
 
     @property
-    def reads_only_rows(self) -> bool:  # type: ignore[override]
+    def absorbs_queries(self) -> bool:  # type: ignore[override]
         """True if queries attend only to rows of the packed context, and never to individual tokens."""
         return not self.reads_tokens
 
@@ -236,17 +236,17 @@ class AnchoredSelfAttention(AnchoredAttention):
     def remember(
         self,
         packed_context: Tensor,
-        pack_weights: Optional[Tensor],
+        mean_pack_weights: Optional[Tensor],
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
         """Return the keys and values of the packed context and, if ``window`` is set, of the context tokens.
 
-        ``packed_context`` [L, B, C] and ``pack_weights`` [B, L, S] are the results of pack attention to the
-        ``context`` [S, B, C]. The weights are stored unchanged, and are None if they are not requested.
+        ``packed_context`` [L, B, C] and ``mean_pack_weights`` [B, L, S] are the results of pack attention to
+        the ``context`` [S, B, C]. The weights are stored unchanged, and are None if they are not requested.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
-        memory = AnchoredMemory(key, value, pack_weights)
+        memory = AnchoredMemory(key, value, mean_pack_weights)
         if not self.window:
             return memory
         token_key, token_value = self.project_tokens(context)
@@ -335,17 +335,17 @@ class AnchoredCrossAttention(AnchoredAttention):
     def remember(
         self,
         packed_context: Tensor,
-        pack_weights: Optional[Tensor],
+        mean_pack_weights: Optional[Tensor],
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
         """Return the keys and values of the packed context and, with a look-up, of the source tokens.
 
-        ``packed_context`` [L, B, C] and ``pack_weights`` [B, L, S] are the results of pack attention to the
-        ``context`` [S, B, C]. The weights are stored unchanged, and are None if they are not requested.
+        ``packed_context`` [L, B, C] and ``mean_pack_weights`` [B, L, S] are the results of pack attention to
+        the ``context`` [S, B, C]. The weights are stored unchanged, and are None if they are not requested.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
-        memory = AnchoredMemory(key, value, pack_weights)
+        memory = AnchoredMemory(key, value, mean_pack_weights)
         if self.diagonal is not None:
             memory = memory._replace(key_place=require_context_geometry(geometry).row_place)
         if not self.lookup:
@@ -448,4 +448,6 @@ class AnchoredCrossAttention(AnchoredAttention):
         return read.output, weights
 
     def _context_length(self, memory: AnchoredMemory) -> int:
-        return self.saved_pack_weights(memory).size(-1)
+        require_pack_weights(memory)
+        weights: Any = memory.mean_pack_weights
+        return weights.size(-1)

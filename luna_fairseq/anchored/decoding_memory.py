@@ -52,7 +52,7 @@ class DecodingMemory(NamedTuple):
             position. None if there is no diagonal prior.
         first: number of leading keys among which the diagonal prior finds the key nearest to the expected
             position: L in a look-up, otherwise N. The prior is 0 at this key.
-        pack_weights: always None.
+        mean_pack_weights: always None.
     """
 
     key: Tensor
@@ -60,7 +60,7 @@ class DecodingMemory(NamedTuple):
     bias: Tensor
     places: Optional[KeyPlaces]
     first: int
-    pack_weights: Optional[Tensor] = None
+    mean_pack_weights: Optional[Tensor] = None
 
     def attend(
         self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.chosen import choose_segments
 from luna_fairseq.modules.memory import ReadWeights
-from luna_fairseq.ops.attention import luna_attention, naive_attention
+from luna_fairseq.ops.attention import key_mask, naive_attention, softmax_attention
 
 
 class Tokens(NamedTuple):
@@ -72,10 +72,10 @@ def dense_attention(
         unread = ~_find_read_keys(chosen, tokens.segment, L)
         total = total.masked_fill(unread, float("-inf"))
     inputs = q, torch.cat([k, tokens.key], dim=2), torch.cat([v, tokens.value], dim=2)
-    settings = tokens.padding_mask, dropout, total
+    settings = key_mask(tokens.padding_mask), dropout, total
     if need_weights:
         return naive_attention(*inputs, *settings)
-    return luna_attention(*inputs, *settings), None
+    return softmax_attention(*inputs, *settings), None
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:

@@ -19,7 +19,7 @@ from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
 from luna_fairseq.modules.memory import ReadWeights
-from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
+from luna_fairseq.ops.attention import is_eager_on_cpu, key_mask, naive_attention, softmax_attention
 
 
 class SoftmaxMemory(NamedTuple):
@@ -41,7 +41,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         packs: update P. False in the last layer, whose packed context is unused.
     """
 
-    reads_only_rows = False
+    absorbs_queries = False
 
     def __init__(
         self,
@@ -142,9 +142,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
             return output, ReadWeights(None, weights) if need_weights else None
         diagonal = self.compute_diagonal(geometry, memory.place)
         bias = None if diagonal is None else diagonal.bias()
-        inputs = q, memory.key, memory.value, mask, dropout, bias
+        inputs = q, memory.key, memory.value, key_mask(mask), dropout, bias
         if not need_weights:
-            return luna_attention(*inputs), None
+            return softmax_attention(*inputs), None
         output, weights = naive_attention(*inputs)
         return output, ReadWeights(None, weights)
 

@@ -30,8 +30,8 @@ from luna_fairseq.benchmark.task import (
     number_options,
     require_equal,
 )
-from luna_fairseq.ops.attention import luna_attention, naive_attention
-from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
+from luna_fairseq.ops.attention import key_mask, naive_attention, softmax_attention
+from luna_fairseq.ops.causal_luna import causal_luna, causal_pack_weights
 from luna_fairseq.ops.causal_luna.triton import why_not_triton
 
 # Maximum relative RMS error allowed, compared with the definition in float64.
@@ -57,7 +57,7 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     tensors are "v" (default: the keys), "rows" [B, L], True at masked rows of P, and "positions" [B, T], True
     at padding. With ``decay``, earlier tokens are gradually forgotten, at the initial rates of a model.
     """
-    weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
+    weights = causal_pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
     log_decay = -(2 ** (-8 / heads * torch.arange(1, heads + 1, device=q.device))) if decay else None
     inputs = q, x["k"], x.get("v", x["k"]), weights, x.get("rows"), x.get("positions")
@@ -67,21 +67,21 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute the output of :func:`luna_attention` with an explicit matrix of attention weights."""
+    """Compute the output of :func:`softmax_attention` with an explicit matrix of attention weights."""
     return naive_attention(*inputs)[0]
 
 
-def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
+def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = softmax_attention) -> Tensor:
     """Compute non-causal Luna attention [B, H, T, K]: "pack_q" attends to the tokens, then "q" to the result.
 
     "q", "k", "v" are [B, H, T, K], "pack_q" is [B, H, L, K]. The optional "mask" [B, T] is True at padding.
     """
-    packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
+    packed = attention(x["pack_q"], x["k"], x["v"], key_mask(x.get("mask")))
     return attention(x["q"], packed, packed)
 
 
 def anchored_attention(
-    x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = ""
+    x: Inputs, attention: Callable[..., Tensor] = softmax_attention, look_up: str = ""
 ) -> Tensor:
     """Compute Luna's pack and unpack attention with a bias toward nearby tokens.
 
@@ -98,7 +98,7 @@ def anchored_attention(
     # The strength has a gradient that sums over all sentences, but checks may compare only the last sentence.
     strength = strength.detach() if look_up else strength
     bias = distance_bias(strength, x["pack"].to(q.dtype))
-    packed = attention(x["pack_q"], k, v, x.get("mask"), 0.0, bias)
+    packed = attention(x["pack_q"], k, v, key_mask(x.get("mask")), 0.0, bias)
     if not look_up:
         return attention(q, packed, packed, None, 0.0, distance_bias(strength, x["unpack"].to(q.dtype)))
     heads, gate = (q, packed, packed), torch.zeros_like(strength)
@@ -111,7 +111,7 @@ def anchored_attention(
     return mixed_lookup_attention(*heads, arrange_tokens(k, v, layout), gate, LOOK_UP)
 
 
-def softmax_attention(x: Inputs) -> Tensor:
+def explicit_self_attention(x: Inputs) -> Tensor:
     """Compute softmax self-attention with explicit weights. An optional "mask" [B, T] is True at padding."""
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
@@ -161,7 +161,7 @@ BIDIRECTIONAL = {
     "look-up-naive": Variant(partial(anchored_attention, attention=explicit_attention, look_up="naive"),
                              limited=True, optional=True),
     "look-up": Variant(partial(anchored_attention, look_up="blocks"), equals="look-up-naive", optional=True),
-    "softmax": Variant(softmax_attention, limited=True, peer=True),
+    "softmax": Variant(explicit_self_attention, limited=True, peer=True),
     "sdpa": Variant(fused_attention, equals="softmax", skip_reason=missing_sdpa, peer=True),
 }  # fmt: skip
 

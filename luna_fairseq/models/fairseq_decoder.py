@@ -152,6 +152,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1 if needs_weights else -1
         weights_of = (alignment_layer,)
+        # The core's `forward` is called by its class, because `forward` here has fairseq's arguments.
         if incremental_state is None:
             memory, _ = self.read_source(encoder_out, False, weights_of)
             output, _ = LunaDecoder.forward(self, prev_output_tokens, memory, weights_of=weights_of)

@@ -79,6 +79,7 @@ def nested_config(cfg: Any, dataclass: Type[LunaConfig] = LunaConfig) -> Transfo
         16
     """
     options = fill_in_defaults(flat_options(cfg, dataclass()), dataclass)
+    # fairseq copies the options that it does not know, such as Luna's, as attributes.
     return TransformerConfig.from_namespace(Namespace(**options))
 
 

@@ -232,6 +232,7 @@ class DecoderSizeOptions(FairseqDataclass):
 class LunaDecoderOptions(DecayOptions, DecoderSizeOptions):
     """Options for every Luna decoder: its size, embeddings and causal attention."""
 
+    # In translation, this is the P of the encoder, with which the decoder continues.
     projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(
         "softplus", "activation of causal pack attention"

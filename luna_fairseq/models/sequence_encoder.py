@@ -20,7 +20,7 @@ from luna_fairseq.models.fairseq_layers import (
 from luna_fairseq.modules.batch import drop_empty_mask
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
 from luna_fairseq.ops.absorbed import PACK_FORMS, absorbed_pack, split_input_projection
-from luna_fairseq.ops.attention import luna_attention
+from luna_fairseq.ops.attention import key_mask, softmax_attention
 
 
 class PixelEmbedding(nn.Module):
@@ -88,7 +88,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
             output = absorbed_pack(q, x, key, value, padding_mask, dropout)
         else:
             key, value = (split_heads(layer(x), H) for layer in projections)
-            output = luna_attention(q, key, value, padding_mask, dropout)
+            output = softmax_attention(q, key, value, key_mask(padding_mask), dropout)
         return attention.out_proj(merge_heads(output))
 
 

@@ -23,7 +23,7 @@ from luna_fairseq.modules.heads import (
     separate_hypotheses,
     split_heads,
 )
-from luna_fairseq.modules.memory import PackedMemory, ReadWeights
+from luna_fairseq.modules.memory import PackedMemory, ReadWeights, require_pack_weights
 from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.ops.absorbed import (
     PACK_FORMS,
@@ -37,7 +37,7 @@ from luna_fairseq.ops.absorbed import (
     split_input_projection,
     split_output_projection,
 )
-from luna_fairseq.ops.attention import luna_attention, naive_attention
+from luna_fairseq.ops.attention import key_mask, naive_attention, softmax_attention
 
 
 class AttentionWeights(NamedTuple):
@@ -68,9 +68,9 @@ class LunaAttention(ProjectingAttention):
 
     Subclasses that set ``needs_geometry`` can add a bias to the logits by overriding :meth:`pack_bias` and
     :meth:`unpack_bias`. To cache additional keys and values and attend to them, subclasses override
-    :meth:`remember` and :meth:`attend_to_rows`, and set ``reads_only_rows`` to False. Subclasses that
-    override :meth:`unpack_bias` or :meth:`attend_to_rows` must also override :meth:`prepare`, because its
-    :class:`AbsorbedMemory` bypasses both methods.
+    :meth:`remember` and :meth:`attend_to_rows`. Subclasses that override :meth:`attend_to_rows` must set
+    ``absorbs_queries`` to False, because the implementations of unpack attention without projected queries
+    bypass this method.
 
     Shapes: T queries X, S context tokens, L rows of P, batch size B, width C, H heads of dimension K = C / H.
 
@@ -102,7 +102,7 @@ class LunaAttention(ProjectingAttention):
 
     needs_geometry = False  # No weight depends on the positions of tokens.
     packs = True  # `forward` returns a packed context, which the layer adds to P.
-    reads_only_rows = True  # Queries attend only to the packed context, not to individual tokens.
+    absorbs_queries = True  # Unpack attention may be computed without projecting the queries.
 
     def __init__(
         self,
@@ -212,8 +212,8 @@ class LunaAttention(ProjectingAttention):
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
         packed_context, weights = self.attend_to_context(packed, context, source, geometry, need_weights)
-        pack_weights = None if weights is None else weights.mean(dim=1)
-        return packed_context, self.remember(packed_context, pack_weights, context, geometry)
+        mean_weights = None if weights is None else weights.mean(dim=1)
+        return packed_context, self.remember(packed_context, mean_weights, context, geometry)
 
     def attend_to_context(
         self,
@@ -231,15 +231,18 @@ class LunaAttention(ProjectingAttention):
         H = self.num_pack_heads
         q = project_packed(self.pack_q_proj, packed, H)
         bias = self.pack_bias(context, geometry) if self.needs_geometry else None
-        settings = source.padding_mask, dropout_probability(self.dropout_module), bias
+        dropout = dropout_probability(self.dropout_module)
         projections = self.key_value_projections("pack")
         if not need_weights and PACK_FORMS.choose(q, context, projections) == "absorbed":
             by_head = [split_input_projection(x.weight, x.bias, H) for x in projections]
-            return merge_heads(absorbed_pack(q, context, by_head[0], by_head[-1], *settings)), None
+            return merge_heads(
+                absorbed_pack(q, context, by_head[0], by_head[-1], source.padding_mask, dropout, bias)
+            ), None
         k, v = self.keys_and_values("pack", context, H)
+        inputs = q, k, v, key_mask(source.padding_mask), dropout, bias
         if not need_weights:
-            return merge_heads(luna_attention(q, k, v, *settings)), None
-        output, weights = naive_attention(q, k, v, *settings)
+            return merge_heads(softmax_attention(*inputs)), None
+        output, weights = naive_attention(*inputs)
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
@@ -252,7 +255,7 @@ class LunaAttention(ProjectingAttention):
     def remember(
         self,
         packed_context: Tensor,
-        pack_weights: Optional[Tensor],
+        mean_pack_weights: Optional[Tensor],
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> Any:
@@ -263,21 +266,22 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             packed_context: packed context Y_P [L, B, C].
-            pack_weights: pack weights [B, L, S], averaged over heads. None if no weights are requested.
+            mean_pack_weights: pack weights [B, L, S], averaged over heads. None if no weights are requested.
             context: context [S, B, C].
             geometry: token positions, if the weights depend on distance.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
-        return PackedMemory(key, value, pack_weights)
+        return PackedMemory(key, value, mean_pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Optimize the keys and values cached by :meth:`pack` for decoding.
 
         On a CPU and for a small batch, multiply the keys by the query projection and the values by the output
         projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the context.
-        Otherwise return ``memory`` unchanged.
+        Otherwise, and if the attention has a bias or does not absorb queries, return ``memory`` unchanged.
         """
-        if not should_prepare(memory.key, (self.unpack_q_proj, self.out_proj)):
+        is_plain = self.absorbs_queries and not self.needs_geometry
+        if not (is_plain and should_prepare(memory.key, (self.unpack_q_proj, self.out_proj))):
             return memory
         projections = self._query_and_output()
         return absorb_projections(memory.key, memory.value, *projections, source.packed_padding_mask)
@@ -313,7 +317,7 @@ class LunaAttention(ProjectingAttention):
         form, dropout = "projected", dropout_probability(self.dropout_module)
         if not need_weights:
             projections = self.unpack_q_proj, self.out_proj
-            form = UNPACK_FORMS.choose(query, memory, projections, self.reads_only_rows)
+            form = UNPACK_FORMS.choose(query, memory, projections, self.absorbs_queries)
         elif isinstance(memory, AbsorbedMemory):
             require_pack_weights(memory)
         if form == "prepared":
@@ -329,7 +333,7 @@ class LunaAttention(ProjectingAttention):
         output, read = self.attend_to_rows(q, memory, source, geometry, need_weights)
         weights = None
         if read is not None:
-            total = self.total_weights(read, memory)
+            total = read.total(memory)
             weights = total.transpose(0, 1).reshape(-1, num_hypotheses, T, total.size(-1))
         return self.out_proj(merge_heads(output, num_hypotheses)), weights
 
@@ -358,18 +362,11 @@ class LunaAttention(ProjectingAttention):
         """
         bias = self.unpack_bias(memory, source, geometry) if self.needs_geometry else None
         dropout = dropout_probability(self.dropout_module)
-        inputs = q, memory.key, memory.value, source.packed_padding_mask, dropout, bias
+        inputs = q, memory.key, memory.value, key_mask(source.packed_padding_mask), dropout, bias
         if not need_weights:
-            return luna_attention(*inputs), None
+            return softmax_attention(*inputs), None
         output, weights = naive_attention(*inputs)
         return output, ReadWeights(weights)
-
-    def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
-        """Return the combined weights [B, H, T, S] of the queries over the context tokens.
-
-        ``read`` holds the unpack weights, and ``memory``, the result of :meth:`pack`, the pack weights.
-        """
-        return read.total(None if read.rows is None else self.saved_pack_weights(memory))
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention. The default is None.
@@ -377,11 +374,6 @@ class LunaAttention(ProjectingAttention):
         Subclasses override this method to weight rows of P by their positions.
         """
         return None
-
-    def saved_pack_weights(self, memory: Any) -> Tensor:
-        """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads."""
-        require_pack_weights(memory)
-        return memory.pack_weights.unsqueeze(1)
 
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
         """Project x [S, B, C] to keys and values [B, H, S, K] of pack or unpack attention.
@@ -422,16 +414,7 @@ class LunaAttention(ProjectingAttention):
         read: Any
         q = split_heads(self.unpack_q_proj(query), self.num_heads)
         _, read = self.attend_to_rows(q, memory, source, geometry, need_weights=True)
-        return AttentionWeights(pack, read.rows, self.total_weights(read, memory))
-
-
-def require_pack_weights(memory: Any) -> None:
-    """Raise an InputError if ``memory``, the result of :meth:`LunaAttention.pack`, has no pack weights."""
-    if memory.pack_weights is None:
-        raise InputError(
-            "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
-            "from the first decoding step on"
-        )
+        return AttentionWeights(pack, read.rows, read.total(memory))
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:

@@ -26,8 +26,8 @@ from luna_fairseq.ops.causal_luna import (
     PACK_ACTIVATIONS,
     TokenCounts,
     causal_luna,
+    causal_pack_weights,
     naive_causal_luna,
-    pack_weights,
     recurrent_causal_luna,
     why_not_triton_here,
 )
@@ -182,7 +182,7 @@ class LunaCausalAttention(nn.Module):
             weights = absorbed_pack_weights(pack_q, query, key, self.pack_activation)
         else:
             pack_k, q, k, v = self._project_x(query)
-            weights = pack_weights(pack_q, pack_k, self.pack_activation)
+            weights = causal_pack_weights(pack_q, pack_k, self.pack_activation)
         output = causal_luna(
             q,
             k,
@@ -218,7 +218,7 @@ class LunaCausalAttention(nn.Module):
             q,
             k,
             v,
-            self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation)),
+            self.dropout_module(causal_pack_weights(pack_q, pack_k, self.pack_activation)),
             state,
             packed_padding_mask,
             key_padding_mask,
@@ -238,7 +238,7 @@ class LunaCausalAttention(nn.Module):
         """Compute the pack weights and the unpack weights of whole sequences, each [B, H, T, L]."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
-        pack = self.dropout_module(pack_weights(memory.pack_q, pack_k, self.pack_activation))
+        pack = self.dropout_module(causal_pack_weights(memory.pack_q, pack_k, self.pack_activation))
         inputs = q, k, v, pack, memory.padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 

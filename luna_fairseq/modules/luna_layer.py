@@ -31,7 +31,7 @@ class LunaLayer(nn.Module):
     normalizes the sum of a block's input and output. P has no feed-forward block.
 
     Subclasses build their attention modules first, then call :meth:`build_feed_forward` and
-    :meth:`build_packed_norm`. Optimizer states in checkpoints refer to the parameters by this order.
+    :meth:`build_packed_update`. Optimizer states in checkpoints refer to the parameters by this order.
 
     Args:
         options: encoder or decoder options.
@@ -54,7 +54,9 @@ class LunaLayer(nn.Module):
         self.fc2 = builders.linear(nn.Linear(options.ffn_embed_dim, C))
         self.final_layer_norm: nn.Module = builders.norm(C)
 
-    def build_packed_norm(self, width: int, update_packed: bool, has_norm: bool, builders: Builders) -> None:
+    def build_packed_update(
+        self, width: int, update_packed: bool, has_norm: bool, builders: Builders
+    ) -> None:
         """Store whether the layer updates P, and build the layer norm of P if ``has_norm`` is True.
 
         A pre-norm layer normalizes the P that enters pack attention, even if it does not update P. Causal
@@ -135,7 +137,7 @@ class LunaEncoderLayer(LunaLayer):
         update_packed = not options.non_contextual_packed
         has_norm = (update_packed and normalize_packed) or options.normalize_before
         self.build_feed_forward(options, builders)
-        self.build_packed_norm(options.embed_dim, update_packed, has_norm, builders)
+        self.build_packed_update(options.embed_dim, update_packed, has_norm, builders)
 
     def forward(
         self,
@@ -258,7 +260,7 @@ class LunaDecoderLayer(CausalLayer):
         packs = encoder_attn.packs
         has_norm = packs and (update_packed or self.normalize_before)
         self.build_feed_forward(options, builders)
-        self.build_packed_norm(options.embed_dim, update_packed and packs, has_norm, builders)
+        self.build_packed_update(options.embed_dim, update_packed and packs, has_norm, builders)
 
     def read(
         self,
@@ -341,7 +343,7 @@ class LanguageModelLayer(CausalLayer):
         super().__init__(options, self_attn, builders)
         self.packed_embedding = packed_embedding
         self.build_feed_forward(options, builders)
-        self.build_packed_norm(options.embed_dim, update_packed=False, has_norm=False, builders=builders)
+        self.build_packed_update(options.embed_dim, update_packed=False, has_norm=False, builders=builders)
 
     def read(self) -> LayerMemory:
         """Project the learned packed sequence P once, for use with all sequences in :meth:`forward`."""

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 import torch
 from torch import Tensor
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Source
 from luna_fairseq.ops.causal_luna import CausalLunaState
 
@@ -101,14 +102,15 @@ class ReadWeights(NamedTuple):
     rows: Optional[Tensor]
     tokens: Optional[Tensor] = None
 
-    def total(self, pack_weights: Optional[Tensor]) -> Any:
+    def total(self, memory: Any) -> Any:
         """Return the weights [B, H, T, S] over the context, the sum of direct weights and weights through P.
 
-        ``pack_weights`` [B, H or 1, L, S], from rows of P to the context, are ignored if ``rows`` is None.
+        ``memory`` holds the pack weights. They are not needed if ``rows`` is None.
         """
         if self.rows is None:
             return self.tokens
-        through_rows = self.rows @ pack_weights
+        require_pack_weights(memory)
+        through_rows = self.rows @ memory.mean_pack_weights.unsqueeze(1)
         return through_rows if self.tokens is None else through_rows + self.tokens
 
 
@@ -121,13 +123,22 @@ class PackedMemory(NamedTuple):
         key: keys [B, H, L, K] projected from Y_P, for batch size B and H heads of dimension K.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: attention weights [B, L, S] from rows to context tokens, averaged over heads. None if
-            the weights were not requested.
+        mean_pack_weights: attention weights [B, L, S] from rows to context tokens, averaged over heads. None
+            if the weights were not requested.
     """
 
     key: Tensor
     value: Tensor
-    pack_weights: Optional[Tensor] = None
+    mean_pack_weights: Optional[Tensor] = None
+
+
+def require_pack_weights(memory: Any) -> None:
+    """Raise an InputError if ``memory``, a result of ``LunaAttention.pack``, has no pack weights."""
+    if memory.mean_pack_weights is None:
+        raise InputError(
+            "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
+            "from the first decoding step on"
+        )
 
 
 class LayerMemory(NamedTuple):

@@ -94,13 +94,25 @@ def softmax_attention(
     bias: Optional[Tensor] = None,
     form: Optional[str] = None,
 ) -> Tensor:
-    """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
+    """Compute softmax attention, softmax(q k^T / sqrt(K) + bias) v, with the fastest implementation.
 
-    The implementation is torch's fused attention or plain matrix products, whichever is faster.
+    The implementation is torch's fused attention or plain matrix products, depending on the inputs. The
+    result matches the output of :func:`naive_attention` up to rounding.
 
-    q [B, H, T, K] is unscaled. k and v are [B, H, S, K]. mask and bias broadcast to [B, H, T, S], and the
-    mask is True at masked keys. Queries whose keys are all masked yield zeros. ``dropout`` is also applied to
-    the weights in evaluation mode. ``form`` is the name of an implementation in ``SOFTMAX_FORMS``.
+    Shapes: batch size B, H heads, T queries, S keys, and head width K.
+
+    Args:
+        q: unscaled queries [B, H, T, K].
+        k: keys [B, H, S, K].
+        v: values [B, H, S, K].
+        mask: mask that broadcasts to [B, H, T, S], True at masked keys. Queries whose keys are all masked
+            yield zeros. :func:`key_mask` converts a padding mask.
+        dropout: dropout probability of the attention weights. Pass 0 in evaluation mode.
+        bias: bias term added to the logits. It broadcasts to [B, H, T, S].
+        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the fastest for these inputs).
+
+    Returns:
+        The output [B, H, T, K].
 
     Example:
         >>> import torch
@@ -112,9 +124,7 @@ def softmax_attention(
     if form == "matmul":
         return attention_by_matmul(q, k, v, mask, dropout, bias)
     if form == "naive" or not _FUSED:
-        weights = F.dropout(naive_softmax_weights(q, k, mask, bias), dropout)
-        with torch.autocast(q.device.type, enabled=False):
-            return (weights @ v.to(weights.dtype)).to(q.dtype)
+        return naive_attention(q, k, v, mask, dropout, bias)[0]
     if form != "fused":
         raise NotImplementedError(form)
     attn_mask = None if mask is None else ~mask
@@ -147,13 +157,13 @@ def naive_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    key_padding_mask: Optional[Tensor] = None,
+    mask: Optional[Tensor] = None,
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention without optimizations, and return the output and the attention weights.
 
-    :func:`luna_attention` describes the arguments. The weights [B, H, T, S] are returned before dropout.
+    :func:`softmax_attention` describes the arguments. The weights [B, H, T, S] are returned before dropout.
 
     Example:
         >>> import torch
@@ -162,49 +172,15 @@ def naive_attention(
         >>> weights.shape
         torch.Size([2, 8, 16, 1000])
     """
-    mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     weights = naive_softmax_weights(q, k, mask, bias)
     with torch.autocast(q.device.type, enabled=False):
         output = F.dropout(weights, dropout) @ v.to(weights.dtype)
     return output.to(q.dtype), weights.to(q.dtype)
 
 
-def luna_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_padding_mask: Optional[Tensor] = None,
-    dropout: float = 0.0,
-    bias: Optional[Tensor] = None,
-    form: Optional[str] = None,
-) -> Tensor:
-    """Compute softmax attention with the fastest implementation for these inputs.
-
-    The implementation is torch's fused attention or plain matrix products. The result matches the output of
-    :func:`naive_attention` up to rounding.
-
-    Shapes: batch size B, H heads, T queries, S keys, and head width K.
-
-    Args:
-        q: unscaled queries [B, H, T, K].
-        k: keys [B, H, S, K].
-        v: values [B, H, S, K].
-        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding yields zeros.
-        dropout: dropout probability of the attention weights. Pass 0 in evaluation mode.
-        bias: bias term [B or 1, H or 1, T, S] added to the logits.
-        form: name of an implementation in ``SOFTMAX_FORMS`` (default: the fastest for these inputs).
-
-    Returns:
-        The output [B, H, T, K].
-
-    Example:
-        >>> import torch
-        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # 16 queries, 1,000 keys
-        >>> luna_attention(p, context, context).shape  # pack attention
-        torch.Size([2, 8, 16, 64])
-    """
-    mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    return softmax_attention(q, k, v, mask, dropout, bias, form)
+def key_mask(padding_mask: Optional[Tensor]) -> Optional[Tensor]:
+    """Return a padding mask [B, S] as a mask of the keys, [B, 1, 1, S]. None stays None."""
+    return None if padding_mask is None else padding_mask[:, None, None, :]
 
 
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:

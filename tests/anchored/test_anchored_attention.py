@@ -183,7 +183,7 @@ def test_an_open_gate_reads_the_token_and_not_its_row(read):
         module.lookup_gate.change.fill_(1000.0)
         geometry = module.find_geometry(x, packed, x, source)
         _, memory = module.pack(packed, x, source, geometry, True)
-        memory = memory._replace(pack_weights=torch.zeros_like(memory.pack_weights))
+        memory = memory._replace(mean_pack_weights=torch.zeros_like(memory.mean_pack_weights))
         _, weights = module.unpack(x, memory, source, geometry, True)
     assert_close(weights.sum(dim=-1), torch.ones_like(weights[..., 0]))
     assert (weights > 0).sum(dim=-1).max() == read

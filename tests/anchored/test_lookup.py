@@ -32,7 +32,8 @@ from luna_fairseq.anchored.segments import (
     token_positions,
 )
 from luna_fairseq.modules.batch import can_branch_on_values
-from luna_fairseq.ops.attention import naive_attention
+from luna_fairseq.modules.memory import PackedMemory
+from luna_fairseq.ops.attention import key_mask, naive_attention
 
 B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
@@ -105,7 +106,12 @@ def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_
             return (
                 output
                 if pack_weights is None
-                else (output, split_dense_weights(weights, *pack_weights.shape[-2:]).total(pack_weights))
+                else (
+                    output,
+                    split_dense_weights(weights, *pack_weights.shape[-2:]).total(
+                        PackedMemory(None, None, pack_weights[:, 0])
+                    ),
+                )
             )
         parts = arrange_tokens(token_k, token_v, layout)
         if token_place is not None:
@@ -113,7 +119,9 @@ def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_
         if pack_weights is None:
             return mixed_lookup_attention(q, k, v, parts, *how, diagonal)
         read = lookup_attention(q, k, v, parts, *how, diagonal)
-        return read.output, split_lookup_weights(read, position, pack_weights.size(-1)).total(pack_weights)
+        return read.output, split_lookup_weights(read, position, pack_weights.size(-1)).total(
+            PackedMemory(None, None, pack_weights[:, 0])
+        )
 
     return form
 
@@ -413,7 +421,7 @@ def test_a_look_up_of_all_segments_is_softmax_attention_over_rows_and_tokens():
     context, packed = masks("right")
     output = build_lookup(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
     expected, _ = naive_attention(
-        q, torch.cat([k, token_k], 2), torch.cat([v, token_v], 2), torch.cat([packed, context], 1)
+        q, torch.cat([k, token_k], 2), torch.cat([v, token_v], 2), key_mask(torch.cat([packed, context], 1))
     )
     assert torch.allclose(output, expected, atol=1e-12)
 
@@ -433,7 +441,7 @@ def test_a_closed_gate_gives_plain_unpack_attention():
     q, k, v, token_k, token_v, gate = inputs()
     context, packed = masks("right")
     output = build_lookup(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
-    assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
+    assert torch.allclose(output, naive_attention(q, k, v, key_mask(packed))[0], atol=1e-12)
 
 
 def test_weights_come_from_one_softmax_over_rows_and_chosen_segments(monkeypatch):

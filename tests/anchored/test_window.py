@@ -13,7 +13,8 @@ from luna_fairseq.anchored.window import (
     split_window_weights,
     window_attention,
 )
-from luna_fairseq.ops.attention import naive_attention
+from luna_fairseq.modules.memory import PackedMemory
+from luna_fairseq.ops.attention import key_mask, naive_attention
 
 B, H, K, L, S = 3, 2, 5, 4, 11
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "strength")
@@ -78,8 +79,12 @@ def test_full_segments_need_no_gather(length, full):
         assert relative_rms(a, b) < 1e-12, name
     pack_weights = torch.rand(B, 1, L, length, dtype=torch.float64)
     _, weights = window_attention(*x, window)
-    fetched = split_window_weights(weights, window._replace(full=False)).total(pack_weights)
-    assert torch.equal(split_window_weights(weights, window).total(pack_weights), fetched)
+    fetched = split_window_weights(weights, window._replace(full=False)).total(
+        PackedMemory(None, None, pack_weights[:, 0])
+    )
+    assert torch.equal(
+        split_window_weights(weights, window).total(PackedMemory(None, None, pack_weights[:, 0])), fetched
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -111,7 +116,7 @@ def test_a_window_over_all_segments_is_softmax_attention_over_rows_and_tokens():
     context, packed = masks("right")
     everything = build_window_attention(2 * L + 1, context, packed)(q, k, v, token_k, token_v, 0 * strength)
     keys, values = torch.cat([k, token_k], dim=2), torch.cat([v, token_v], dim=2)
-    expected, _ = naive_attention(q, keys, values, torch.cat([packed, context], dim=1))
+    expected, _ = naive_attention(q, keys, values, key_mask(torch.cat([packed, context], dim=1)))
     assert torch.allclose(everything, zero_padding(expected, context), atol=1e-12)
 
 
@@ -128,7 +133,9 @@ def test_weights_come_from_one_softmax_over_rows_and_nearby_segments():
     _, weights = window_attention(*x, window)
     through = of_rows @ pack_weights + of_tokens
     assert torch.allclose(
-        zero_padding(split_window_weights(weights, window).total(pack_weights), context),
+        zero_padding(
+            split_window_weights(weights, window).total(PackedMemory(None, None, pack_weights[:, 0])), context
+        ),
         zero_padding(through, context),
         atol=1e-6,
     )

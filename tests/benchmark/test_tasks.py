@@ -215,7 +215,12 @@ WRONG_FORMS = [
     ("causal", "chunk", wrong_at_length_only, "at length 30 its output differs"),
     ("causal", "chunk", lambda inputs: float("nan") * chunk(inputs), "differs from cumsum in float32 by nan"),
     ("attention", "luna", blind_to_padding, "at length 7 its output differs from luna-naive"),
-    ("attention", "sdpa", lambda inputs: 1.01 * attention.softmax_attention(inputs), "differs from softmax"),
+    (
+        "attention",
+        "sdpa",
+        lambda inputs: 1.01 * attention.explicit_self_attention(inputs),
+        "differs from softmax",
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ from fairseq.criterions.label_smoothed_cross_entropy_with_alignment import (
     LabelSmoothedCrossEntropyCriterionWithAlignment,
 )
 from luna_fairseq.modules.heads import split_heads
-from luna_fairseq.ops.attention import naive_attention
+from luna_fairseq.ops.attention import key_mask, naive_attention
 
 
 @pytest.mark.parametrize("variant", [marked(variant) for variant in VARIANTS])
@@ -49,7 +49,7 @@ def test_alignment_by_hand(variant, layer, heads):
         def attend(step, query, context, num_heads, mask):
             projections = [getattr(attention, f"{step}_{name}_proj") for name in ("q", *names)]
             tensors = [split_heads(p(x), num_heads) for p, x in zip(projections, (query, context, context))]
-            return naive_attention(*tensors, mask)
+            return naive_attention(*tensors, key_mask(mask))
 
         packed_context, pack = attend("pack", seen["packed"], seen["context"], 4, context_mask)
         packed_context = packed_context.permute(2, 0, 1, 3).flatten(2)

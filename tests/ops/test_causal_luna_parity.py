@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from luna_fairseq.ops.causal_luna import (
     causal_luna,
+    causal_pack_weights,
     chunk,
     chunk_causal_luna,
     naive_causal_luna,
-    pack_weights,
     recurrent_causal_luna,
 )
 
@@ -209,7 +209,7 @@ def test_unknown_names_are_refused():
         causal_luna(*causal_inputs(3), backend="triangle")
     q, k, _, _ = causal_inputs(3)
     with pytest.raises(ValueError, match="Expected one of softplus, elu as pack activation, got 'relu'"):
-        pack_weights(q, k, "relu")
+        causal_pack_weights(q, k, "relu")
 
 
 def test_pack_weights_by_hand():
@@ -218,8 +218,8 @@ def test_pack_weights_by_hand():
     pack_k = pack_k.repeat(1, 1, 3, 1)  # 12 positions, 4 rows of P
     for b in range(B):
         logits = pack_k[b] @ pack_q[b].transpose(-2, -1) / 5**0.5
-        assert_equal_up_to(pack_weights(pack_q, pack_k, "softplus")[b], (1 + 2**logits).log2(), 1e-8)
+        assert_equal_up_to(causal_pack_weights(pack_q, pack_k, "softplus")[b], (1 + 2**logits).log2(), 1e-8)
         expected = torch.where(logits > 0, logits + 1, logits.exp())
-        assert_equal_up_to(pack_weights(pack_q, pack_k, "elu")[b], expected, 1e-12)
+        assert_equal_up_to(causal_pack_weights(pack_q, pack_k, "elu")[b], expected, 1e-12)
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
-        assert pack_weights(pack_q.to(dtype), pack_k.to(dtype), "softplus").dtype == torch.float32
+        assert causal_pack_weights(pack_q.to(dtype), pack_k.to(dtype), "softplus").dtype == torch.float32

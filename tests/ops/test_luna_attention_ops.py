@@ -15,7 +15,7 @@ from attention_inputs import (
 )
 
 from luna_fairseq.ops import attention
-from luna_fairseq.ops.attention import fast_softmax, luna_attention, naive_attention, softmax_attention
+from luna_fairseq.ops.attention import fast_softmax, key_mask, naive_attention, softmax_attention
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 MASKS = {
@@ -28,14 +28,18 @@ kinds = pytest.mark.parametrize("kind", list(MASKS))
 
 
 def naive_form(q, k, v, mask=None, dropout=0.0, bias=None):
-    return naive_attention(q, k, v, mask, dropout, bias)[0]
+    return naive_attention(q, k, v, key_mask(mask), dropout, bias)[0]
 
 
 def fused_form(q, k, v, mask=None, dropout=0.0, bias=None):
-    return softmax_attention(q, k, v, None if mask is None else mask[:, None, None, :], dropout, bias)
+    return softmax_attention(q, k, v, key_mask(mask), dropout, bias, "fused")
 
 
-FORMS = (naive_form, fused_form, luna_attention)  # the last one multiplies: all is short here
+def matmul_form(q, k, v, mask=None, dropout=0.0, bias=None):
+    return softmax_attention(q, k, v, key_mask(mask), dropout, bias, "matmul")
+
+
+FORMS = (naive_form, fused_form, matmul_form)
 forms = pytest.mark.parametrize("form", FORMS)
 
 
@@ -130,7 +134,7 @@ def test_a_sentence_without_keys_gives_zeros_and_finite_gradients(form, dtype):
 
 @kinds
 def test_weights_are_a_distribution_over_real_keys(kind):
-    _, weights = naive_attention(*softmax_inputs(6), MASKS[kind])
+    _, weights = naive_attention(*softmax_inputs(6), key_mask(MASKS[kind]))
     assert weights.shape == (B, H, 6, S)
     total = torch.ones(B, 1, 1, dtype=weights.dtype)
     if kind != "none":
@@ -152,13 +156,13 @@ def test_dropout_keeps_the_expectation(form):
 @pytest.mark.parametrize("kind", ["none", "left"])
 def test_weights_are_computed_in_float32_under_autocast(kind):
     inputs = softmax_inputs(6, torch.float32)
-    expected = naive_attention(*inputs, MASKS[kind])
+    expected = naive_attention(*inputs, key_mask(MASKS[kind]))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual = naive_attention(*inputs, MASKS[kind])
+        actual = naive_attention(*inputs, key_mask(MASKS[kind]))
     assert all(torch.equal(a, b) for a, b in zip(actual, expected))
 
 
-@pytest.mark.parametrize("form", [fused_form, luna_attention])
+@pytest.mark.parametrize("form", [fused_form, matmul_form])
 def test_masks_under_autocast(form):
     inputs = softmax_inputs(6, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -196,9 +200,8 @@ def test_choice_of_the_form(batch, queries, keys, dtype, gradients, expected):
     q.requires_grad_(gradients == "inputs")
     bias.requires_grad_(gradients == "bias")
     with attention.SOFTMAX_FORMS.force(None) as taken:
-        luna_attention(q, k, k, mask, 0.0, bias if gradients == "bias" else None)
-        softmax_attention(q, k, k, mask[:, None, None, :], 0.0, bias if gradients == "bias" else None)
-    assert taken == [expected, expected]
+        softmax_attention(q, k, k, key_mask(mask), 0.0, bias if gradients == "bias" else None)
+    assert taken == [expected]
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 7, 8, 9, 15, 16, 17, 31, 32])

@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
         return state.to(self.dtype())
 
-    def chunk_slices(self) -> List[slice]:
+    def spans(self) -> List[slice]:
         """Return the slice of positions of each chunk, in order."""
         return chunk_slices(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
@@ -142,7 +142,7 @@ class _ChunkCausalLinear(Function):
         inputs = Inputs(*tensors)
         state = inputs.initial_state()
         results: Any = None
-        for span in inputs.chunk_slices():
+        for span in inputs.spans():
             chunk = take_chunk(inputs, span)
             output = torch.bmm(chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2))), chunk.z)
             output.baddbmm_(chunk.decayed_x(), state)
@@ -165,7 +165,7 @@ def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     If a field is None, so is its gradient. ``grad`` [n, T, N] is the gradient of the output. The chunks are
     processed from the last to the first.
     """
-    slices = inputs.chunk_slices()
+    slices = inputs.spans()
     states = [inputs.initial_state()]  # the state before each chunk
     for span in slices[:-1]:
         states.append(take_chunk(inputs, span).next_state(states[-1]))

@@ -96,7 +96,7 @@ class Inputs(NamedTuple):
         """Return the state before the first chunk. None if there are no earlier positions."""
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
-    def chunk_slices(self) -> List[slice]:
+    def spans(self) -> List[slice]:
         """Return the slice of positions of each chunk, in order."""
         return chunk_slices(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
 
@@ -365,7 +365,7 @@ class _ChunkCausalLuna(Function):
         T = inputs.q.size(1)
         results: Any = None
         state = inputs.initial_state()
-        for span in inputs.chunk_slices():
+        for span in inputs.spans():
             chunk = take_chunk(inputs, span)
             output, softmax = chunk_forward(chunk, state)
             results = write_chunk(results, ChunkResults(output.to(inputs.q.dtype), softmax), span, T)
@@ -385,7 +385,7 @@ class _ChunkCausalLuna(Function):
         grad_state: Optional[KeysValues] = None
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):
-            slices = inputs.chunk_slices()
+            slices = inputs.spans()
             for span in slices[:-1]:
                 states.append(take_chunk(inputs, span).next_state(states[-1]))
             for span in reversed(slices):

@@ -92,7 +92,8 @@ def causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
-        pack_weights: pack weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
+        pack_weights: pack weights [B, H, T, L], one per position and row of P, from
+            :func:`causal_pack_weights`.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all are masked, the output is zero.
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
             from the position counts.

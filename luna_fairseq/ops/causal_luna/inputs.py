@@ -90,7 +90,7 @@ def elu(x: Tensor) -> Tensor:
 PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 
 
-def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
+def causal_pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """Compute the pack weights omega(pack_k pack_q^T / sqrt(K)) of causal Luna attention (Luna, section 3.3).
 
     ``pack_q`` [B, H, L, K] is the unscaled projection of P. ``pack_k`` [B * n, H, T, K] is the projected
@@ -103,7 +103,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
     Example:
         >>> import torch
-        >>> pack_weights(torch.randn(2, 8, 16, 64), torch.randn(2, 8, 100, 64), "softplus").shape
+        >>> causal_pack_weights(torch.randn(2, 8, 16, 64), torch.randn(2, 8, 100, 64), "softplus").shape
         torch.Size([2, 8, 100, 16])
     """
     if activation not in PACK_ACTIVATIONS:
@@ -143,7 +143,7 @@ def _should_absorb_keys(pack_q: Tensor, x: Tensor, key_projection: nn.Module) ->
 
 
 def _can_absorb_keys(pack_q: Tensor, x: Tensor, key_projection: nn.Module) -> bool:
-    return pack_q.size(0) == x.size(1) and can_absorb(key_projection)
+    return pack_q.size(0) == x.size(1) and can_absorb([key_projection])
 
 
 PACK_WEIGHT_FORMS = FormTable(
