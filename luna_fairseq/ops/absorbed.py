@@ -67,7 +67,10 @@ def is_plain_linear(layer: nn.Module) -> bool:
 
 def can_absorb(projections: Sequence[nn.Module]) -> bool:
     """Return True if all projections are plain linear layers with a bias, which rows of P can absorb."""
-    return all(is_plain_linear(projection) and projection.bias is not None for projection in projections)
+    for projection in projections:
+        if not is_plain_linear(projection) or projection.bias is None:
+            return False
+    return True
 
 
 def should_absorb(rows: Tensor, tokens: Tensor, projections: Sequence[nn.Module], products: int = 2) -> bool:
@@ -270,19 +273,23 @@ def _is_prepared(query: Tensor, memory: Any, *others: Any) -> bool:
     return isinstance(memory, AbsorbedMemory)
 
 
+def _has_plain_queries(query: Tensor, memory: Any, absorbs_queries: bool) -> bool:
+    # One hypothesis for each sentence: the queries [T, B, C] are as many as the sentences.
+    is_projected = absorbs_queries and not isinstance(memory, AbsorbedMemory)
+    return is_projected and query.size(1) == memory.key.size(0)
+
+
 def _should_absorb_query(
     query: Tensor, memory: Any, projections: Sequence[nn.Module], absorbs_queries: bool
 ) -> bool:
-    is_possible = _can_absorb_query(query, memory, projections, absorbs_queries)
-    return is_possible and should_absorb(memory.key, query, projections)
+    has_plain_queries = _has_plain_queries(query, memory, absorbs_queries)
+    return has_plain_queries and should_absorb(memory.key, query, projections)
 
 
 def _can_absorb_query(
     query: Tensor, memory: Any, projections: Sequence[nn.Module], absorbs_queries: bool
 ) -> bool:
-    # One hypothesis for each sentence: the queries [T, B, C] are as many as the sentences.
-    is_one_each = absorbs_queries and query.size(1) == memory.key.size(0)
-    return is_one_each and can_absorb(projections) and not isinstance(memory, AbsorbedMemory)
+    return _has_plain_queries(query, memory, absorbs_queries) and can_absorb(projections)
 
 
 UNPACK_FORMS = FormTable(
