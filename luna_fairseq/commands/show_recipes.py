@@ -46,7 +46,7 @@ def _recipes(words: List[str]) -> None:
 
 def _show(name: str, user_options: List[str]) -> None:
     """Print a recipe's description and options, and the training commands, which include ``user_options``."""
-    recipe = read_recipe(name)
+    recipe = read_recipe(name, given=user_options)
     # Imported here so that listing the recipes is fast.
     from omegaconf import OmegaConf
 

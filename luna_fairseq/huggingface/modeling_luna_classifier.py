@@ -20,9 +20,12 @@ from luna_fairseq.ops.attention import softmax_attention
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Compute the means [B, C] of vectors [B, T, C], ignoring positions where ``mask`` [B, T] is 0."""
+    """Compute the means [B, C] of vectors [B, T, C], ignoring positions where ``mask`` [B, T] is 0.
+
+    The mean over no positions is 0.
+    """
     weights = mask.unsqueeze(-1).to(x.dtype)
-    return (x * weights).sum(dim=1) / weights.sum(dim=1)
+    return (x * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
 
 
 def first_hidden_state(out: LunaModelOutput) -> Tensor:

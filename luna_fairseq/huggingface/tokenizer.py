@@ -142,7 +142,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
     longest = min(config.max_position_embeddings, 10**6)
     # A language model continues a batch of prompts, so the prompts must end at the same position.
     padding_side = "left" if config.model_type == "luna_lm" else "right"
-    template = choose_template(config)
+    template = choose_template(config, task)
     tokenizer = build_tokenizer(files, dictionary, longest, template, padding_side, languages)
     if config.is_encoder_decoder and target.symbols != dictionary.symbols:
         positions = config.max_target_positions
@@ -164,8 +164,11 @@ def vocabulary_digest(tokenizer: Tokenizer) -> str:
     return digest(sorted(tokenizer.get_vocab().items()))
 
 
-def choose_template(config: Any) -> Template:
-    """Return the :class:`Template` with the special tokens that a model expects around its input."""
+def choose_template(config: Any, task: Any = None) -> Template:
+    """Return the :class:`Template` with the special tokens that a model expects around its input.
+
+    ``task`` is the fairseq task on which the model was trained.
+    """
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
         return Template(f"{EOS} $A", f"{EOS} $A $B")
@@ -174,7 +177,13 @@ def choose_template(config: Any) -> Template:
     if getattr(config, "classifier_layers", 0):
         first = "<CLS> " if config.prepends_cls else ""
         return Template(f"{first}$A {EOS}", f"{first}$A {EOS} $B {EOS}")
-    return MASKED_LM
+    options = getattr(task, "cfg", None) or getattr(task, "args", None)
+    if not hasattr(options, "separator_token"):
+        return MASKED_LM
+    # Fine-tuned with fairseq's tasks for one or two sentences.
+    tokens = options.init_token, options.separator_token
+    first, separator = ["" if token is None else f"{task.source_dictionary[token]} " for token in tokens]
+    return Template(f"{first}$A {EOS}", f"{first}$A {EOS} {separator}$B {EOS}")
 
 
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:

@@ -29,10 +29,11 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, select_fixed_options
+from luna_fairseq.files.same_run import check_same_run, parse_options, select_fixed_options
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.layout import SPLITS
+from luna_fairseq.lra.prepare import RECORD
 from luna_fairseq.lra.results import RESULT, Result, check_comparable, read_result
 from luna_fairseq.progress import progress, say
 
@@ -48,6 +49,16 @@ TITLES = {
     "cifar10": "Image",
     "pf32": "Pathfinder",
     "pf128": "Path-X",
+}
+# Key of TITLES for each task of luna-prepare-lra.
+TASK_OF_PREPARED = {
+    "listops": "listop",
+    "text": "imdb",
+    "retrieval": "aan",
+    "image": "cifar10",
+    "pathfinder32": "pf32",
+    "pathfinder32-regenerated": "pf32",
+    "pathfinder128": "pf128",
 }
 
 
@@ -108,6 +119,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     costs = check_plots(args)
     if not args.data.is_dir():
         raise InputError(f"{args.data} is not a folder. Give a folder that luna-prepare-lra made.")
+    check_prepared_task(args.data, task)
     curves: Dict[str, Dict[int, float]] = {}
     data = checksum_of_data([args.data], SPLITS)
     runs = {
@@ -175,6 +187,20 @@ def find_task(recipe: Recipe) -> str:
     return tasks[name]
 
 
+def check_prepared_task(data: Path, task: str) -> None:
+    """Raise InputError if luna-prepare-lra prepared the folder ``data`` for another task than ``task``."""
+    try:
+        prepared = next(iter(json.loads((data / RECORD).read_text(encoding="utf-8"))), "")
+    except (OSError, ValueError):
+        return  # prepared by another program
+    found = TASK_OF_PREPARED.get(prepared, task)
+    if found != task:
+        raise InputError(
+            f"{data} holds the data of {TITLES[found]}, but the recipe is for {TITLES[task]}. Give a folder "
+            "that luna-prepare-lra made for this task."
+        )
+
+
 def model_options(model: str, task: str) -> List[str]:
     """Return the fairseq-train options for a model of ``--models`` and a task such as "listop".
 
@@ -217,8 +243,10 @@ def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(planned.seed), *options]
     train_logged(fairseq_command("train", words), folder / TRAIN_LOG, f"{planned.model}, seed {planned.seed}")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
-    task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
-    words += ["--task", task, "--batch-size", size, "--required-batch-size-multiple", "1"]
+    given = parse_options(options)
+    for name in ("--task", "--batch-size", "--max-tokens"):
+        words += [name, given[name]] if name in given else []
+    words += ["--required-batch-size-multiple", "1"]
     words += ["--log-format", "simple"]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"

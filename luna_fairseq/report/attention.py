@@ -118,7 +118,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
         raise InputError("Expected a sentence, got an empty text.")
     if hasattr(hub, "classify_text"):
         with record_attention(hub.model) as records:
-            symbols, label = hub.classify_text(text)
+            symbols, label = hub.classify_text(text, MAX_TOKENS)
         return _build_maps(records, symbols, texts={"text": text, "class": label})
     tokens = _check_length(hub.encode(text))
     if not hasattr(hub, "models"):  # Only the hub interface of masked language models has a single model.

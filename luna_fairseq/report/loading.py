@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -30,8 +31,10 @@ class Classifier:
             )
         self.task, self.model = task, model
 
-    def classify_text(self, text: str) -> Tuple[List[str], str]:
+    def classify_text(self, text: str, max_tokens: int = sys.maxsize) -> Tuple[List[str], str]:
         """Return the input tokens of a text and its predicted class.
+
+        Raise InputError if the text has more than ``max_tokens`` tokens.
 
         The text is split into UTF-8 bytes for a byte-level model, and at spaces for any other model.
         Printable ASCII bytes are returned as characters.
@@ -42,6 +45,8 @@ class Classifier:
         indices = [dictionary.index(word) for word in words] + [dictionary.eos()]
         if self.task.prepends_cls:
             indices.insert(0, dictionary.index(CLS))
+        if len(indices) > max_tokens:
+            raise InputError(f"Expected a text of at most {max_tokens} tokens, got {len(indices)} tokens.")
         device = next(self.model.parameters()).device
         logits = self.model(torch.tensor([indices], device=device), all_outputs=True)
         label = self.task.label_dictionary[int(logits.argmax()) + self.task.label_dictionary.nspecial]

@@ -191,6 +191,8 @@ def test_showing_a_recipe_prints_its_commands(capsys, monkeypatch):
     assert "--config-name masked_lm \\\n    +masked_lm=small \\\n" in out
     assert show_recipes.main(["listops", "--update-freq", "3"]) == 0
     assert capsys.readouterr().out.strip().endswith("--update-freq 3")
+    assert show_recipes.main(["wmt14_en_de/luna_16_softplus_tied", "--lr-scheduler", "fixed"]) == 0
+    assert "--milestones" not in capsys.readouterr().out.split("fairseq-train DATA")[1]
 
 
 MISTAKES = {

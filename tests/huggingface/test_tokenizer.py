@@ -18,7 +18,12 @@ transformers = pytest.importorskip("transformers")
 
 from luna_fairseq.huggingface.export import write_tokenizer  # noqa: E402
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer  # noqa: E402
-from luna_fairseq.huggingface.tokenizer import Template, build_tokenizer, word_tokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenizer import (  # noqa: E402
+    Template,
+    build_tokenizer,
+    choose_template,
+    word_tokenizer,
+)
 
 TEXT = [
     "the cat sat on the mat , and the dog sat on the log .",
@@ -136,3 +141,24 @@ def test_a_dictionary_of_pieces_without_its_tokenizer_is_refused():
         dictionary.add_symbol(piece)
     with pytest.raises(InputError, match="sentencepiece.bpe.model"):
         build_tokenizer({}, dictionary, 512)
+
+
+@pytest.mark.parametrize(
+    "init, separator, expected",
+    [
+        (0, 2, [0, 4, 2, 2, 5, 2]),
+        (0, None, [0, 4, 2, 5, 2]),
+        (None, None, [4, 2, 5, 2]),
+        (5, 4, [5, 4, 2, 4, 5, 2]),
+    ],
+)
+def test_a_pair_is_built_as_in_the_task_of_fine_tuning(init, separator, expected):
+    dictionary = Dictionary()
+    for word in ("one", "two"):
+        dictionary.add_symbol(word)
+    options = Namespace(init_token=init, separator_token=separator)
+    config = Namespace(model_type="luna", is_encoder_decoder=False)
+    for task in (Namespace(cfg=options), Namespace(cfg=None, args=options)):  # prediction, ranking
+        task.source_dictionary = dictionary
+        tokenizer = build_tokenizer({}, dictionary, 512, choose_template(config, task))
+        assert tokenizer("one", "two").input_ids == expected

@@ -1,5 +1,6 @@
 """The tasks of Long Range Arena: how they read data, and which data they refuse."""
 
+import json
 import re
 from argparse import Namespace
 from dataclasses import replace
@@ -218,3 +219,36 @@ def test_options_that_luna_lra_seeds_sets(option, tmp_path, capsys):
     words = ["listops", str(tmp_path), "--out", str(tmp_path), "--", option, "1"]
     assert seeds.main(words) == 1
     assert option in capsys.readouterr().err
+
+
+def test_data_of_another_task_is_refused(tmp_path, capsys):
+    (tmp_path / "prepare_lra.json").write_text(json.dumps({"text": {"key": "", "files": {}, "facts": {}}}))
+    assert seeds.main(["listops", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "Text" in capsys.readouterr().err
+    seeds.check_prepared_task(tmp_path, "imdb")
+
+
+@pytest.mark.parametrize(
+    "options, batch",
+    [
+        (["--batch-size", "32", "--batch-size", "4"], ["--batch-size", "4"]),
+        (["--max-tokens", "2048"], ["--max-tokens", "2048"]),
+    ],
+)
+def test_a_test_has_batches_of_the_training(options, batch, tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(seeds, "train_logged", lambda *arguments: None)
+    monkeypatch.setattr(seeds, "fairseq_command", lambda name, words: commands.append(words))
+
+    def test(command, log, empty_log):
+        log.write_text("| accuracy 40.0")
+
+    monkeypatch.setattr(seeds, "run_logged", test)
+    planned = Result("ListOps", "luna-16", 1, 0.0, ["--task", "lra-text", *options], "a")
+    assert seeds.train_and_test(tmp_path, tmp_path, planned).accuracy == 40.0
+    words = commands[-1]
+    assert words[words.index("--task") : words.index("--required-batch-size-multiple")] == [
+        "--task",
+        "lra-text",
+        *batch,
+    ]

@@ -11,6 +11,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
+from luna_fairseq.masked_lm.finetuning.runs import find_best
 from luna_fairseq.masked_lm.finetuning.settings import (
     accumulation_options,
     choose_settings,
@@ -96,6 +97,26 @@ def test_broken_lines_of_qqp_are_left_out(tmp_path, capsys):
     write(tmp_path / "train.tsv", [header, "1\t2\t3\ta\tb\t0", "4\t5", "1\t2\t3\tc\td\t1"])
     assert [example.label for example in TASKS["QQP"].read(tmp_path, "train")] == ["0", "1"]
     assert "line 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, header", [("QQP", "id\tquestion1\tquestion2"), ("RTE", "id\tsentence1\tsentence2")]
+)
+def test_an_empty_last_text_of_a_test_set_is_an_example(name, header, tmp_path):
+    write(tmp_path / "test.tsv", [header, "0\tx\ty", "1\thow\t", "2\t\tz"])
+    texts = [example.inputs for example in TASKS[name].read(tmp_path, "test")]
+    assert texts == [("x", "y"), ("how", ""), ("", "z")]
+
+
+def test_a_broken_line_of_a_test_set_is_refused(tmp_path):
+    write(tmp_path / "test.tsv", ["id\tquestion1\tquestion2", "0\tx\ty", "1"])
+    with pytest.raises(InputError, match="line 3"):
+        TASKS["QQP"].read(tmp_path, "test")
+
+
+def test_a_run_whose_metric_is_no_number_is_not_the_best():
+    assert find_best({"a": float("nan"), "b": 3.0, "c": 90.0, "d": 90.0}) == "c"
+    assert find_best({"a": float("nan")}) == "a"
 
 
 PASSAGE = {

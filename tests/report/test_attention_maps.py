@@ -10,6 +10,7 @@ from old_torch import HAS_KEYWORD_HOOKS
 from tiny_luna import VARIANTS, Task, assert_close, batch, example, marked, tiny_model
 from tiny_models import classifier, language_model
 
+from fairseq.data import Dictionary
 from fairseq.models.transformer import TransformerModel
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
@@ -17,6 +18,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalAttention
 from luna_fairseq.ops.causal_luna import naive_causal_luna
 from luna_fairseq.report.attention import AttentionMaps, attention_maps
+from luna_fairseq.report.loading import Classifier
 from luna_fairseq.report.recording import record_attention
 
 
@@ -189,7 +191,7 @@ def test_maps_of_a_classifier(layer_type, tied):
     model = classifier(torch.float32, encoder_layers=3, tie_layer_weights=tied, layer_type=layer_type)
     tokens = torch.randint(4, 23, (1, 7))
 
-    def classify_text(text):
+    def classify_text(text, max_tokens):
         model(tokens, all_outputs=True)
         return [f"w{i}" for i in range(7)], "1"
 
@@ -213,7 +215,14 @@ def test_empty_and_too_long_texts_are_refused(text, message):
         attention_maps(Hub(tiny_model(torch.float32), Task()), text)
 
 
+def test_a_long_text_of_a_classifier_is_refused_before_the_model_runs():
+    dictionary = Dictionary()
+    task = Namespace(pairs=False, dictionary=dictionary, prepends_cls=False)
+    with pytest.raises(InputError, match="513"):
+        attention_maps(Classifier(task, torch.nn.Linear(2, 2)), "w " * 512)
+
+
 def test_a_model_without_attention_is_refused():
-    classifier = Namespace(model=torch.nn.Linear(2, 2), classify_text=lambda text: ([], ""))
+    classifier = Namespace(model=torch.nn.Linear(2, 2), classify_text=lambda text, max_tokens: ([], ""))
     with pytest.raises(InputError, match="no attention"):
         attention_maps(classifier, "text")

@@ -22,7 +22,7 @@ class GlueTask(FineTuningTask):
         label_column: name of the column that contains the label. Test sets do not have this column.
         headerless_columns: names of all columns if the files have no header line, otherwise empty.
         skips_broken_lines: tolerate the defects of the QQP training file: skip lines with the wrong number of
-            columns, and accept empty texts.
+            columns, except in a test set, and accept empty texts.
     """
 
     text_columns: Tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class GlueTask(FineTuningTask):
 
     def read(self, folder: Path, split: str) -> List[Example]:
         """Read the examples of a split in the order of the file."""
-        path = folder / self.splits[split]
+        path, is_test = folder / self.splits[split], split.startswith("test")
         rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line]
         if not rows:
             raise InputError(f"{path} is empty. Give the published file.")
@@ -41,11 +41,13 @@ class GlueTask(FineTuningTask):
             rows = rows[1:]
         examples, broken = [], []
         for number, fields in rows:
+            if is_test and len(fields) == len(columns) - 1 and columns[-1] in self.text_columns:
+                fields.append("")  # an empty text, whose tab was removed with the space around the line
             if len(fields) == len(columns):
                 examples.append(
                     self._parse_example(dict(zip(columns, fields)), f"{path}, line {number}", split)
                 )
-            elif self.skips_broken_lines:
+            elif self.skips_broken_lines and not is_test:
                 broken.append(number)
             else:
                 raise InputError(

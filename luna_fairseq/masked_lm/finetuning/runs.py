@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -29,6 +30,14 @@ from luna_fairseq.masked_lm.finetuning.settings import (
 )
 
 BEST = "checkpoint_best.pt"
+
+
+def find_best(values: Dict[str, float]) -> str:
+    """Return the name of the highest value, the first one in case of a tie. NaN is lower than any number.
+
+    A correlation is NaN if the model predicts the same number for all examples.
+    """
+    return max(values, key=lambda name: -math.inf if math.isnan(values[name]) else values[name])
 
 
 class FineTuning:
@@ -81,7 +90,7 @@ class FineTuning:
         finished = [name for name, scores in results.items() if scores]
         if not finished:
             raise InputError(f"all {len(results)} runs diverged. Give smaller learning rates with --lrs.")
-        best = max(finished, key=lambda name: results[name][metrics[0]])  # the first one in case of a tie
+        best = find_best({name: results[name][metrics[0]] for name in finished})
         checkpoint = self.options.out / best / BEST
         print(f"best: {best}, {metrics[0]} {results[best][metrics[0]]:.2f}: {checkpoint}")
         for split in self.data.labelled:
