@@ -177,7 +177,7 @@ def choose_template(config: Any, task: Any = None) -> Template:
     if getattr(config, "classifier_layers", 0):
         first = "<CLS> " if config.prepends_cls else ""
         return Template(f"{first}$A {EOS}", f"{first}$A {EOS} $B {EOS}")
-    options = getattr(task, "cfg", None) or getattr(task, "args", None)
+    options: Any = getattr(task, "cfg", None) or getattr(task, "args", None)
     if not hasattr(options, "separator_token"):
         return MASKED_LM
     # Fine-tuned with fairseq's tasks for one or two sentences.

@@ -5,7 +5,7 @@ of causal attention and log-probabilities stay in float32.
 """
 
 from functools import lru_cache
-from typing import Optional
+from typing import Any, Dict, Optional
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,14 @@ class BFloat16Linear(nn.Module):
         """Map float32 vectors [..., in_features] to [..., out_features], with a bfloat16 matrix product."""
         products = torch.ops.mkldnn._linear_pointwise(x.bfloat16(), self.packed, None, "none", [], "")
         return products.float() if self.bias is None else products + self.bias
+
+    def __getstate__(self) -> Dict[str, Any]:
+        # Packed weights can neither be copied nor pickled.
+        return {**self.__dict__, "packed": None, "unpacked": self.packed.to_dense()}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(self.unpacked, VECTORS)
 
     def select(self, outputs: Tensor) -> "BFloat16Linear":
         """Return a layer that computes only N of the output features, with the indices ``outputs`` [N]."""

@@ -15,6 +15,7 @@ from fairseq import utils
 from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.anchored.factories import AnchoredDecoderAttentions, extension_options, target_separator
+from luna_fairseq.errors import InputError
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
 from luna_fairseq.modules.builders import TORCH, Builders
@@ -63,18 +64,21 @@ class SoftmaxCausalAttention(nn.Module):
         keep_state: Optional[bool] = None,
         counts: Any = None,
     ) -> Tuple[Tensor, Optional[SoftmaxState]]:
-        """Apply causal attention to sequences [T, B, C] or, given ``state``, to the next position [1, B, C].
+        """Apply causal attention to T positions [T, B, C], which continue the sequences of ``state``.
 
         Return the output and the new state. The state is None unless ``state`` or ``keep_state`` is given.
         ``memory`` and ``counts``, which only Luna's causal attention needs, are ignored.
         """
+        T, past = query.size(0), 0 if state is None else state.prev_key.size(2)
+        future = None  # one position has no later ones
+        if T > 1:
+            future = utils.fill_with_neg_inf(query.new_empty(T, past + T)).triu(past + 1)
         if state is None and not keep_state:
-            future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
             return self._attend(query, key_padding_mask, None, future), None
         store: Dict[str, Any] = {}
         if state is not None:
             self.softmax._set_input_buffer(store, state._asdict())
-        output = self._attend(query, key_padding_mask, store)
+        output = self._attend(query, key_padding_mask, store, future)
         return output, SoftmaxState(**self.softmax._get_input_buffer(store))
 
     def _attend(
@@ -113,7 +117,15 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
 
 
 def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausalAttentions:
-    """Return a factory that builds softmax self-attention, and the cross-attention that ``cfg`` selects."""
+    """Return a factory that builds softmax self-attention, and the cross-attention that ``cfg`` selects.
+
+    Raise InputError if the cross-attention is softmax attention, too: no layer would then read P.
+    """
+    if cfg.cross_attention == "softmax":
+        raise InputError(
+            "--arch luna_softmax_causal with --cross-attention softmax has no use for P. Use --arch "
+            "peer_transformer --attention softmax"
+        )
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
     return SoftmaxCausalAttentions(options, extension_options(cfg), target_separator(cfg), noise)
 

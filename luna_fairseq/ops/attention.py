@@ -6,7 +6,7 @@ the keys and values from the result of the pack step. Shapes: batch size B, H he
 keys.
 """
 
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ FEW_WEIGHTS = 32768  # so few attention weights are computed fastest in one call
 FEW_LOGITS = 2048  # so few logits take no time
 # Before torch 2.5, scaled_dot_product_attention returned NaN for a query whose keys are all masked. Before
 # torch 2.0 it did not exist.
-_FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
+_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+_FUSED = _TORCH >= (2, 5)
 
 # Numbers in a vector register of this CPU, in float32, or 0 with a torch that does not name its instructions
 # (before 2.1). torch's softmax is slow for shorter rows.
@@ -193,9 +194,7 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
         return False
     queries, keys = q.size(2), k.size(2)
     if is_recording_graph():
-        # Only fixed sizes are compared: the graph would be limited to one outcome for others.
-        sizes = (keys,) if bias is None else (queries, keys)
-        return any(isinstance(size, int) and size <= FEW_KEYS_WITH_BIAS for size in sizes)
+        return _is_known_to_be_few(keys) or (bias is not None and _is_known_to_be_few(queries))
     in_half = q.dtype not in (torch.float32, torch.float64)
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return min(queries, keys) <= (2 * FEW_KEYS_IN_HALF if in_half else FEW_KEYS_WITH_BIAS)
@@ -203,6 +202,15 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
         needs_gradients = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
         return needs_gradients and queries > 1 and keys <= FEW_KEYS_IN_HALF
     return keys <= min(queries, FEW_KEYS) and q.size(0) * q.size(1) * queries * keys >= FEW_WEIGHTS
+
+
+def _is_known_to_be_few(size: Any) -> bool:
+    # A comparison of a size that may change would limit the recorded graph to one outcome.
+    if _TORCH < (2, 6) or torch.jit.is_tracing():
+        return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes half a second
+
+    return statically_known_true(size <= FEW_KEYS_WITH_BIAS)
 
 
 SOFTMAX_FORMS = FormTable(

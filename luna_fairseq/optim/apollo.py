@@ -126,7 +126,7 @@ class Apollo(Optimizer):
             if not dtype.is_floating_point:
                 raise InputError(f"Apollo: expected real floating-point parameters, got {dtype}")
         super().add_param_group({**param_group, "params": params})
-        _resolve_weight_decay_type(self.param_groups[-1])
+        resolve_weight_decay_type(self.param_groups[-1])
         if group["rebound"] == "constant":
             _warn_about_learning_rate(float(group["lr"]), float(group["sigma"]))
         elif dtypes.intersection(_LOW_PRECISION):
@@ -138,7 +138,7 @@ class Apollo(Optimizer):
         for group in self.param_groups:
             for name in _OPTIONS:  # self.defaults may have additional keys, which torch adds
                 group.setdefault(name, self.defaults[name])
-            _resolve_weight_decay_type(group)
+            resolve_weight_decay_type(group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Load the optimizer state, and keep it in float32 for float16 and bfloat16 parameters.
@@ -271,7 +271,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
             raise InputError(f"Apollo: {name} must be one of {words}, got {group[name]!r}")
 
 
-def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
+def resolve_weight_decay_type(group: Dict[str, Any]) -> None:
     """Replace a weight decay type of None in place: "L2" for the rebound "constant", else "decoupled"."""
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"

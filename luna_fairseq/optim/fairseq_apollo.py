@@ -10,7 +10,7 @@ from torch import Tensor
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from luna_fairseq.errors import InputError
-from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
+from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo, resolve_weight_decay_type
 
 
 @dataclass
@@ -137,6 +137,7 @@ class FairseqApollo(FairseqOptimizer):
         options.pop("lr")
         for group in self._optimizer.param_groups:
             group.update(options)
+            resolve_weight_decay_type(group)
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
         """Divide the gradients by ``scale``, and update the parameters. ``closure`` recomputes the gradients.

@@ -9,6 +9,7 @@ from tiny_luna import batch, sentences
 transformers = pytest.importorskip("transformers")
 
 from luna_fairseq.huggingface.conversion import CAUSAL_LM, MASKED_LM, TRANSLATION, convert, find_kind  # noqa: E402
+from luna_fairseq.huggingface.modeling_luna_classifier import masked_mean  # noqa: E402
 
 KINDS = [
     ("translation", "look-up diagonal decay", None),
@@ -72,6 +73,12 @@ def test_the_base_model_can_be_saved_and_loaded(kind, variant, head, tmp_path):
 
 
 @every_kind
+def test_the_mean_over_masked_positions_is_zero():
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    means = masked_mean(torch.full((2, 3, 4), 6.0), mask)
+    assert means.tolist() == [[6.0] * 4, [0.0] * 4]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant):
     """Each layer is recomputed once, and each parameter has a gradient, which DDP requires."""

@@ -1,5 +1,7 @@
 """Decoding in bfloat16 on a CPU: nearly the same logits in float32, or an error of one line."""
 
+import copy
+import pickle
 from argparse import Namespace
 
 import pytest
@@ -44,6 +46,8 @@ def test_only_the_product_is_in_bfloat16(bias):
     outputs = torch.tensor([2, 5, 19])
     for _ in range(2):
         assert torch.equal(layer.select(outputs)(x), found[..., outputs])
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(copied(x), found)
 
 
 @needs_bfloat16

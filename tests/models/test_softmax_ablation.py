@@ -6,6 +6,7 @@ from tiny_luna import assert_close, batch, example, tiny_model
 from tiny_models import SOFTMAX_VARIANTS, beam_search, lprobs_of, softmax_causal
 
 from fairseq.modules import MultiheadAttention
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaAttention, Source
 
 
@@ -40,6 +41,23 @@ def test_causal_attention_is_fairseqs():
         reference.load_state_dict(attention.softmax.state_dict())
         expected, _ = reference(x, x, x, key_padding_mask=mask, attn_mask=future)
     assert_close(output, expected)
+
+
+def test_several_tokens_with_a_state_do_not_see_later_ones():
+    attention = softmax_causal().decoder.layers[0].self_attn
+    x = torch.randn(8, 4, 12, dtype=torch.float64)
+    with torch.no_grad():
+        expected, _ = attention(x, None)
+        state, parts = None, []
+        for part in x.split([5, 2, 1]):
+            output, state = attention(part, None, state, keep_state=True)
+            parts.append(output)
+    assert_close(torch.cat(parts), expected, tolerance=1e-5)
+
+
+def test_softmax_in_both_attentions_is_refused():
+    with pytest.raises(InputError, match="peer_transformer"):
+        softmax_causal(cross_attention="softmax")
 
 
 def test_with_softmax_cross_attention_the_next_layer_reads_the_packed_context():

@@ -8,6 +8,7 @@ from tiny_luna import batch as tiny_batch
 from luna_fairseq.modules import (
     DecoderOptions,
     EncoderOptions,
+    LunaAttention,
     LunaDecoder,
     LunaEncoder,
     Source,
@@ -110,6 +111,18 @@ def test_layers_are_one_graph(chosen):
         assert len(found) == len(expected)
         for one, other in zip(found, expected):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.skipif(TORCH < (2, 7), reason="needs torch 2.7, which says that it exports")
+@pytest.mark.parametrize("strict", [False, True])
+def test_attention_exported_with_few_tokens_is_for_any_number(strict):
+    attention = LunaAttention(16, 2).double().eval()
+    query, packed = torch.randn(6, 2, 16).double(), torch.randn(4, 2, 16).double()
+    few, many = torch.randn(50, 2, 16).double(), torch.randn(300, 2, 16).double()
+    shapes = (None, None, {0: torch.export.Dim("S", min=2, max=900)})
+    program = torch.export.export(attention, (query, packed, few), dynamic_shapes=shapes, strict=strict)
+    found, expected = program.module()(query, packed, many), attention(query, packed, many)
+    torch.testing.assert_close(found[:2], expected[:2])
 
 
 @pytest.mark.skipif(TORCH < (2, 7), reason="needs torch 2.7, which says that it exports")

@@ -248,6 +248,21 @@ def test_options_of_a_resumed_run_are_those_of_its_command():
     assert optimizer.optimizer.param_groups[0]["beta"] == 0.7
 
 
+@pytest.mark.parametrize("rebound, decay_type", [("constant", "L2"), ("belief", "decoupled")])
+def test_a_resumed_run_keeps_the_default_weight_decay(rebound, decay_type):
+    words = ("--apollo-rebound", rebound, "--weight-decay", "0.1")
+    params = [make_params(), make_params()]
+    whole, resumed = (build_optimizer(config(*words).optimizer, one) for one in params)
+    resumed.load_state_dict(whole.state_dict())
+    assert resumed.optimizer.param_groups[0]["weight_decay_type"] == decay_type
+    for optimizer, one in zip((whole, resumed), params):
+        optimizer.set_lr(0.1)
+        for p, g in zip(one, make_grads(0)):
+            p.grad = g
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(*params))
+
+
 def test_closure_and_scale_come_before_clipping():
     params = make_params()
     optimizer = build_optimizer(config("--clip-mode", "each", "--clip-norm", "0.5").optimizer, params)
