@@ -15,11 +15,11 @@ from typing import Dict, Optional, Tuple, Type
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fairseq.models.lstm import Linear
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.peers.attention import normalize_vectors
 
 LOCAL = ("none", "monotonic", "predictive")
 
@@ -111,10 +111,10 @@ class ContentScore(DotScore):
         self.strength = nn.Parameter(torch.ones(()))
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        return F.normalize(memory, dim=-1)
+        return normalize_vectors(memory)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
+        return self.strength * (normalize_vectors(query) @ keys.transpose(1, 2))
 
 
 # Score classes, keyed by name.
