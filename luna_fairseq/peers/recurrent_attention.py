@@ -86,13 +86,13 @@ class LocationScore(DotScore):
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__(query_dim, memory_dim, longest)
+        self.longest = longest
         self.place_proj = Linear(query_dim, longest, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        longest = self.place_proj.out_features
-        if positions.size(1) > longest and int(positions.max()) >= longest:
+        if positions.size(1) > self.longest and int(positions.max()) >= self.longest:
             raise InputError(
-                f"Expected at most {longest} source tokens for --score location, got "
+                f"Expected at most {self.longest} source tokens for --score location, got "
                 f"{int(positions.max()) + 1}. Shorten the source, or train with a larger "
                 "--max-source-positions."
             )

@@ -67,9 +67,9 @@ class SinkhornAttention(PeerAttention):
         x is the input [B, 1, T, C]. R is in float32 or float64.
         """
         self.check_length(x.size(2))
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
-        blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
+        blocks = self.sort(self.summarize_blocks(x, real).to(dtype)).to(x.dtype)
         n = blocks.size(1)
         logits = blocks.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)[..., :n]  # [B, H, blocks, blocks]
         if self.training:

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from peer_cases import SMALL, VARIANTS, attention_name, beams, cases
+from peer_cases import SMALL, VARIANTS, Product, attention_name, beams, cases
 from tiny_luna import PAD, Task, assert_close, batch, build_perturbed, example
 from tiny_masked_lm import Task as LMTask
 
@@ -13,6 +13,7 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel, base_architecture
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.generator_hub import GeneratorHub
+from luna_fairseq.models.replaced_linears import replace_linears
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.models import PeerClassifier, PeerRoberta, PeerTransformer
 
@@ -92,6 +93,17 @@ def test_step_by_step_equals_all_at_once(name):
 @pytest.mark.parametrize("name", [name for name in causal if name in cross])
 def test_beam_search_finds_the_same_alone_and_in_a_batch(name):
     assert len(list(beams(translator(name, name, name), tolerance=1e-9))) == 4 * 3
+
+
+@pytest.mark.parametrize("name", causal)
+def test_decoding_with_replaced_linear_layers_gives_the_same(name):
+    peer = translator(name, name, name if name in cross else "softmax")
+    source, target = map(batch, example())
+    expected = peer(source, None, target)[0]
+    replace_linears(peer, Product)
+    assert not any(type(part) is torch.nn.Linear for part in peer.modules())
+    assert_close(peer(source, None, target)[0], expected)
+    assert len(list(beams(peer, tolerance=1e-9))) == 4 * 3
 
 
 def test_softmax_attention_is_fairseqs_transformer():
