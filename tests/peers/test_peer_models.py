@@ -14,6 +14,7 @@ from fairseq.models.transformer import TransformerModel, base_architecture
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.replaced_linears import replace_linears
+from luna_fairseq.ops.attention import naive_softmax_weights
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.models import PeerClassifier, PeerRoberta, PeerTransformer
 
@@ -232,6 +233,31 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
                 InputError, match="^--print-alignment and --replace-unk need weights over the"
             ):
                 ask()
+
+
+def test_weights_over_the_source_are_computed_only_where_they_are_needed(monkeypatch):
+    calls = []
+
+    def count(*args):
+        calls.append(args)
+        return naive_softmax_weights(*args)
+
+    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", count)
+    source, target = map(batch, example())
+
+    def has_weights(peer):
+        calls.clear()
+        (weights,) = peer(source, None, target)[1]["attn"]
+        assert len(calls) == (weights is not None)
+        return weights is not None
+
+    peer = translator()
+    assert has_weights(peer.eval()) and not has_weights(peer.train())
+    peer.eval().make_generation_fast_(need_attn=False)
+    assert not has_weights(peer)
+    task = Task()
+    task.cfg = Namespace(load_alignments=True)
+    assert has_weights(model(PeerTransformer, task=task).train())
 
 
 def test_full_context_alignment_is_refused():
