@@ -3,6 +3,8 @@
 Examples are a window or a block that covers everything, a single bucket, and the limit of many features.
 """
 
+import itertools
+
 import pytest
 import torch
 from peer_cases import LONGEST, assert_close, build, pad, sequence
@@ -83,6 +85,33 @@ def test_reformer_with_one_bucket_is_softmax_attention_to_the_others_by_shared_q
         mask = torch.ones(17, 17, dtype=torch.bool).triu()
         mask[0, 0] = False  # the first position can attend only to itself
     assert_close(module.attend(qk, v), masked_softmax(logits, mask) @ v)
+
+
+@pytest.mark.parametrize("form", BOTH)
+@pytest.mark.parametrize("lengths", [(7, 4), (13, 12), (2, 1)])
+def test_sinkhorn_attends_to_means_of_tokens_at_the_same_index_of_their_blocks(form, lengths):
+    size = 3
+    module = build("sinkhorn", form, sinkhorn_block=size)
+    x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in lengths])
+    q, k, v, inputs = module.project(x)
+    output = module.attend(q, k, v, inputs, padding_mask=mask)
+    R = module.compute_permutation(inputs, mask)
+    sums = module.value_weights(x, key_padding_mask=mask).sum(dim=-1)
+    for b, length in enumerate(lengths):
+        assert_close(sums[b, :, :length], torch.ones_like(sums[b, :, :length]))
+        for h, t in itertools.product(range(q.size(1)), range(length)):
+            block = t // size
+            own = range(block * size, min(length, t + 1 if form == "causal" else (block + 1) * size))
+            logits, values = [(q[b, h, t] @ k[b, h, p]) / 2 for p in own], [v[b, h, p] for p in own]
+            for index in range(size):
+                places = list(range(index, length, size))
+                weights = R[b, h, block, : len(places)]
+                if weights.sum() > 0:
+                    key, value = (weights @ y[b, h, places] / weights.sum() for y in (k, v))
+                    logits.append((q[b, h, t] @ key) / 2 + weights.sum().log())
+                    values.append(value)
+            expected = torch.stack(logits).softmax(dim=0) @ torch.stack(values)
+            assert_close(output[b, h, t], expected)
 
 
 def test_gated_rfa_forgets_everything_or_nothing():
