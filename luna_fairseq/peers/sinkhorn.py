@@ -16,8 +16,9 @@ divides the logits by a temperature, applies the exponential function, and norma
 turn. During training, Gumbel noise is added to the logits.
 
 In causal attention, R_ij is 0 unless block j is earlier than block i. x' is then the mean of all positions up
-to the first position of the block. Each column is divided by the running sum of its entries. The paper uses
-sums of embeddings for x'. Means are used here because they do not grow with the length.
+to the first position of the block. Each entry is divided by the running sum of its column if the sum exceeds
+1. A division by smaller sums would always choose the previous block, which is the first entry of its column.
+The paper uses sums of embeddings for x'. Means are used here because they do not grow with the length.
 """
 
 from typing import Any, Optional, Tuple
@@ -89,14 +90,15 @@ class SinkhornAttention(PeerAttention):
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], already divided by the temperature.
 
-        Rows and columns of exp(logits) are normalized in turn. The result is 0 where ``allowed`` is False.
+        Rows and columns of exp(logits) are normalized in turn. The result is 0 where ``allowed`` is False. In
+        causal attention, the sum of a row is at most 1.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
         for _ in range(self.iterations):
             logits = (logits - logits.logsumexp(dim=-1, keepdim=True)).masked_fill(~allowed, least)
             if self.role == CAUSAL:
-                total = logits.logcumsumexp(dim=-2)
+                total = logits.logcumsumexp(dim=-2).clamp(min=0.0)
             else:
                 total = logits.logsumexp(dim=-2, keepdim=True)
             logits = (logits - total).masked_fill(~allowed, least)

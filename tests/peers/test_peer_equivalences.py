@@ -114,6 +114,22 @@ def test_sinkhorn_attends_to_means_of_tokens_at_the_same_index_of_their_blocks(f
             assert_close(output[b, h, t], expected)
 
 
+def test_causal_sinkhorn_chooses_the_blocks_that_its_network_prefers():
+    module = build("sinkhorn", "causal", sinkhorn_block=2)
+    last = module.sort[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(20.0 * torch.eye(module.max_blocks)[0].repeat(module.num_heads))
+    R = module.compute_permutation(module.project(sequence(12))[-1], None)
+    shares = torch.tensor([0, 1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], dtype=torch.float64)
+    assert_close(R[..., 0], shares.expand_as(R[..., 0]), 1e-6)
+    assert R[..., 1:].max() < 1e-6
+    for seed in range(3):
+        module = build("sinkhorn", "causal", sinkhorn_block=2, seed=seed).train()
+        R = module.compute_permutation(module.project(sequence(24))[-1], None)
+        assert R.sum(dim=-1).max() < 1 + 1e-9 and R.diagonal(-1, -2, -1)[..., 1:].min() < 0.9
+
+
 def test_gated_rfa_forgets_everything_or_nothing():
     module, x = build("rfa, gate", "causal"), sequence(9)
     q, k, v, gate = module.project(x)
