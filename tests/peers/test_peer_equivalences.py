@@ -130,6 +130,24 @@ def test_causal_sinkhorn_chooses_the_blocks_that_its_network_prefers():
         assert R.sum(dim=-1).max() < 1 + 1e-9 and R.diagonal(-1, -2, -1)[..., 1:].min() < 0.9
 
 
+def test_random_blocks_of_bigbird_depend_on_the_seed_alone():
+    short, long = (
+        build("bigbird", "bidirectional", bigbird_random_blocks=3, max_positions=longest)
+        for longest in (20, 200)
+    )
+    assert torch.equal(short.seed, long.seed)
+    x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (30, 18)])
+    assert_close(short(x, x, x, mask)[0], long(x, x, x, mask)[0])
+    assert_close(short(x[:18, 1:], x[:18, 1:], x[:18, 1:])[0], short(x, x, x, mask)[0][:18, 1:])
+    other = build("bigbird", "bidirectional", bigbird_random_blocks=3, seed=1)
+    scores, others = (module.block_preferences(64, x.device) for module in (short, other))
+    assert torch.equal(scores[:9, :9], short.block_preferences(9, x.device))
+    assert all(len(row.unique()) == 64 for row in scores)
+    shares = torch.stack([scores, scores.t(), others, scores.roll(1, 0)]).flatten(1).double() / 2**32
+    assert (shares.mean(dim=1) - 0.5).abs().max() < 0.02
+    assert torch.corrcoef(shares)[0, 1:].abs().max() < 0.06
+
+
 def test_gated_rfa_forgets_everything_or_nothing():
     module, x = build("rfa, gate", "causal"), sequence(9)
     q, k, v, gate = module.project(x)
