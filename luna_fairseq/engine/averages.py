@@ -4,6 +4,8 @@ import contextlib
 import logging
 from typing import Any, Collection, Dict, Iterator
 
+import torch
+
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
@@ -13,13 +15,21 @@ AVERAGED_WEIGHTS = Patch(
     RESULTS,
     "The averages of --store-ema are wrong: a tied embedding is averaged once for each of its names. With "
     "--fp16 or --bf16 and without --ema-fp32, most averages never change, because their steps are rounded "
-    "away.",
+    "away. A model with a buffer of integers, such as a seed, fails at the first update.",
 )
 
 
 @AVERAGED_WEIGHTS.replaces("fairseq.models.ema.ema:EMA._step_internal")
 def _average_each_tensor_once(step: Function, self: Any, new_model: Any, updates: Any = None) -> Any:
-    """Replacement for ``EMA._step_internal`` that averages a tensor shared by several names only once."""
+    """Replacement for ``EMA._step_internal`` that averages a tensor shared by several names only once.
+
+    Tensors of integers, such as seeds, are copied from the model.
+    """
+    weights = new_model.state_dict()
+    self.skip_keys = {
+        *self.skip_keys,
+        *(name for name, x in weights.items() if torch.is_tensor(x) and not torch.is_floating_point(x)),
+    }
     return step(self, _WithoutNames(new_model, _repeated_names(self)), updates)
 
 

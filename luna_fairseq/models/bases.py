@@ -173,6 +173,8 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         lacks the sentence separator ``<sep>``.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
+        # The criterion label_smoothed_cross_entropy_with_alignment needs attention weights during training.
+        cfg.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
         cfg.separators = None
         if cfg.sentence_diagonal:
             if not cfg.diagonal_prior:

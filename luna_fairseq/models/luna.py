@@ -44,8 +44,6 @@ class LunaModel(EncoderDecoder):
         """
         cfg = nested_config(cfg, getattr(cls, "__dataclass", LunaConfig))  # set by fairseq's register_model
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
-        # The criterion label_smoothed_cross_entropy_with_alignment needs attention weights during training.
-        cfg.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
         return super().build_model(cfg, task)
 
 

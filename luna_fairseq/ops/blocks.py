@@ -35,17 +35,23 @@ def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> T
     return torch.cat([x[:, :, i : i + n] for i in range(before + 1 + after)], dim=3)
 
 
-def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
+def block_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
+) -> Tensor:
     """Compute softmax attention from each block of queries [B, H, n, size, K] to its keys [B, H, n, m, K].
 
-    The mask broadcasts to [B, 1, n, size, m], and is True at keys that a query must not attend to. The result
-    has the shape of the queries.
+    The mask and the bias of the logits broadcast to [B, H, n, size, m]. The mask is True at keys that a query
+    must not attend to. The result has the shape of the queries.
     """
     B, _, n = q.shape[:3]
-    mask = mask.expand(B, -1, n, -1, -1)
-    # Blocks become examples of a larger batch, so that one mask [B n, 1, size, m] serves all heads.
-    q, k, v, mask = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v, mask))
-    return softmax_attention(q, k, v, mask, dropout).unflatten(0, (B, n)).transpose(1, 2)
+
+    def join(x: Tensor) -> Tensor:
+        # Blocks become examples of a larger batch, so that one mask [B n, 1, size, m] serves all heads.
+        return x.expand(B, -1, n, -1, -1).transpose(1, 2).flatten(0, 1)
+
+    q, k, v, mask = (join(x) for x in (q, k, v, mask))
+    output = softmax_attention(q, k, v, mask, dropout, None if bias is None else join(bias))
+    return output.unflatten(0, (B, n)).transpose(1, 2)
 
 
 class GlobalKeys(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fairseq.incremental_decoding_utils import with_incremental_state
 from fairseq.modules import FairseqDropout
@@ -322,6 +323,12 @@ def identity_values(v: Tensor) -> Tensor:
     """
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
+
+
+def normalize_vectors(x: Tensor) -> Tensor:
+    """Divide vectors [..., K] by their length, in float32 or higher precision. Zero vectors stay zero."""
+    # In float16, the smallest divisor of F.normalize rounds to 0.
+    return F.normalize(x.to(torch.promote_types(x.dtype, torch.float32)), dim=-1).to(x.dtype)
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:

@@ -31,14 +31,13 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return fixed random scores [blocks, blocks] of all (query block, key block) pairs.
+        """Return fixed random scores [blocks, blocks] of all (query block, key block) pairs, 0 or larger.
 
-        A query block attends to the key blocks with the highest scores. The score of a pair does not
-        depend on the number of blocks in the sequence.
+        A query block attends to the key blocks with the highest scores. The score of a pair depends only on
+        the seed and the indices of the two blocks. The scores of a query block differ from each other.
         """
-        generator = torch.Generator().manual_seed(int(self.seed))
-        longest = max(blocks, -(-self.max_positions // self.size))
-        return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
+        block = torch.arange(blocks, device=device)
+        return hash_integers(hash_integers(hash_integers(self.seed) + block)[:, None] + block)
 
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
         """Choose the m key blocks that each query block attends to: window, global and random blocks.
@@ -55,7 +54,7 @@ class BigBirdAttention(PeerAttention):
         fixed = torch.cat([near, first], dim=1)
         unused = torch.cat([(near < self.first) | (near >= n), first < 0], dim=1)
         taken = ((block[:, None] - block).abs() <= 1) | (block < self.first) | empty[:, None, :]
-        preferences = self.block_preferences(n, padding_mask.device).masked_fill(taken, -1.0)
+        preferences = self.block_preferences(n, padding_mask.device).masked_fill(taken, -1)
         best, chosen = preferences.topk(min(self.random, n), dim=-1)
         seen = torch.cat([fixed.clamp(0, n - 1).expand(B, -1, -1), chosen], dim=2)
         return seen, torch.cat([unused.expand(B, -1, -1), best < 0], dim=2)
@@ -85,6 +84,14 @@ class BigBirdAttention(PeerAttention):
         sees[:, : self.first] = 1
         sees = sees.repeat_interleave(self.size, dim=1).repeat_interleave(self.size, dim=2)[:, :T, :T].bool()
         return naive_softmax_weights(q, k, combine_masks(padding_mask, ~sees.unsqueeze(1))) @ v
+
+
+def hash_integers(x: Tensor) -> Tensor:
+    """Map the low 32 bits of integers one-to-one to pseudo-random integers from 0 to 2^32 - 1."""
+    x = x & 0xFFFFFFFF
+    for _ in range(2):
+        x = ((x >> 16) ^ x) * 0x45D9F3B & 0xFFFFFFFF
+    return (x >> 16) ^ x
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:

@@ -63,7 +63,8 @@ class FeatureMapAttention(PeerAttention):
 
         A bound may depend on ``total``, the number of keys [B, 1, 1, 1] or, if causal, :meth:`weight_totals`.
         """
-        return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
+        # 5e-31 in float32. The gradient divides by this number, which therefore cannot be much smaller.
+        return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.8)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, padding_mask: Optional[Tensor] = None

@@ -85,6 +85,8 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
         self.activation_fn = activation_function(cfg.activation_fn)
+        # Otherwise, every layer computes attention weights in evaluation mode. The decoder reads one layer's.
+        self.need_attn = False
 
     def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> nn.Module:
         return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
@@ -120,6 +122,12 @@ class PeerDecoder(TransformerDecoderBase):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         replace_dropout(self)
+        self.attn_in_training = getattr(self.cfg, "attn_in_training", False)
+        self.need_attn = True
+
+    def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
+        """Set whether the decoder returns attention weights over the source during generation."""
+        self.need_attn = need_attn
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
@@ -133,11 +141,13 @@ class PeerDecoder(TransformerDecoderBase):
         encoder_out: Any,
         incremental_state: Any = None,
         full_context_alignment: bool = False,
-        *args: Any,
-        **kwargs: Any,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
     ) -> Any:
         """Compute the hidden states [B, T, C] before the output projection, and fairseq's extra outputs.
 
+        The attention weights are those of layer ``alignment_layer`` (default: the last layer, or none if
+        they are not needed), averaged over the first ``alignment_heads`` heads (default: all).
         ``--diagonal-prior`` is a bias toward source tokens near the position expected for a target position.
         With this option, cross-attention gets a tuple of the padding mask and the target positions in place
         of the padding mask. Raises InputError if ``full_context_alignment`` is True.
@@ -154,6 +164,9 @@ class PeerDecoder(TransformerDecoderBase):
             new_places = tuple(None if x is None else x[:, -new:] for x in places)
             masks = tuple((mask, *new_places) for mask in encoder_out["encoder_padding_mask"])
             encoder_out = {**encoder_out, "encoder_padding_mask": masks}
+        needs_weights = self.attn_in_training if self.training else self.need_attn
+        if alignment_layer is None and not needs_weights:
+            alignment_layer = -1
         return super().extract_features(
-            prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
+            prev_output_tokens, encoder_out, incremental_state, False, alignment_layer, alignment_heads
         )

@@ -15,11 +15,11 @@ from typing import Dict, Optional, Tuple, Type
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fairseq.models.lstm import Linear
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.peers.attention import normalize_vectors
 
 LOCAL = ("none", "monotonic", "predictive")
 
@@ -86,13 +86,13 @@ class LocationScore(DotScore):
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__(query_dim, memory_dim, longest)
+        self.longest = longest
         self.place_proj = Linear(query_dim, longest, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        longest = self.place_proj.out_features
-        if positions.size(1) > longest and int(positions.max()) >= longest:
+        if positions.size(1) > self.longest and int(positions.max()) >= self.longest:
             raise InputError(
-                f"Expected at most {longest} source tokens for --score location, got "
+                f"Expected at most {self.longest} source tokens for --score location, got "
                 f"{int(positions.max()) + 1}. Shorten the source, or train with a larger "
                 "--max-source-positions."
             )
@@ -111,10 +111,10 @@ class ContentScore(DotScore):
         self.strength = nn.Parameter(torch.ones(()))
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        return F.normalize(memory, dim=-1)
+        return normalize_vectors(memory)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
+        return self.strength * (normalize_vectors(query) @ keys.transpose(1, 2))
 
 
 # Score classes, keyed by name.

@@ -17,12 +17,11 @@ from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import masked_softmax
 from luna_fairseq.ops.blocks import append_neighbours, from_blocks, merge_parts, partial_attention, to_blocks
-from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, normalize_vectors
 from luna_fairseq.peers.resampling import ResampledNormal
 
 # Bias of the logit between a position and itself.
@@ -96,7 +95,7 @@ class ReformerAttention(PeerAttention):
         """
         neighbours = 1, 0 if self.role == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
-        queries, keys, values = (to_blocks(x, self.chunk) for x in (q, F.normalize(q, dim=-1), v))
+        queries, keys, values = (to_blocks(x, self.chunk) for x in (q, normalize_vectors(q), v))
         distances = [self.compute_distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]
         visible = [self.visible_mask(distance) for distance in distances]
         rounds = torch.stack(visible).sum(dim=0, dtype=keys.dtype).clamp(min=1)
@@ -121,6 +120,6 @@ class ReformerAttention(PeerAttention):
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)
         visible = (same & self.visible_mask(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)
-        logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
+        logits = qk @ normalize_vectors(qk).transpose(-2, -1)
         logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype, device=qk.device)
         return masked_softmax(logits, ~visible) @ v

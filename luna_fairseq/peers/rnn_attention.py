@@ -143,6 +143,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         self.longest = cfg.max_target_positions
         memory, hidden = 2 * cfg.encoder_hidden_size, cfg.decoder_hidden_size
         embed, output = embed_tokens.embedding_dim, cfg.decoder_out_embed_dim
+        self.output_dim = output
         self.encoder_attn = RecurrentAttention(
             cfg.score, hidden, memory, cfg.local, cfg.local_window, cfg.max_source_positions
         )
@@ -213,7 +214,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
             state[f"state{i}"] = linear(final) if i else torch.tanh(linear(final))
         if self.input_feeding:
-            state["fed"] = memory.new_zeros(memory.size(0), 1, self.readout.out_features)
+            state["fed"] = memory.new_zeros(memory.size(0), 1, self.output_dim)
         return state
 
     def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:

@@ -1,7 +1,13 @@
 """Sparse Sinkhorn attention (Tay et al., 2020): attention to the own block and one block chosen by sorting.
 
-The sequence is divided into blocks of b positions. A position in block i attends to its own block and to the
-sorted block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
+The sequence is divided into blocks of b positions. A position in block i attends to its own block and to
+the b keys k' and values v' of a sorted block. Sorted key s is a weighted mean of the keys at index s of all
+blocks j. The total weight a multiplies the attention weight of the sorted key::
+
+    k'_is = sum_j R_ij k_js / a_is    with a_is = sum_j R_ij    (v'_is likewise)
+
+The sums cover the blocks that have a token at index s, because the last block may be shorter. The matrix R is
+close to a permutation of the blocks::
 
     R = Sinkhorn(F(x'))
 
@@ -10,11 +16,12 @@ divides the logits by a temperature, applies the exponential function, and norma
 turn. During training, Gumbel noise is added to the logits.
 
 In causal attention, R_ij is 0 unless block j is earlier than block i. x' is then the mean of all positions up
-to the first position of the block. Each column is divided by the running sum of its entries. The paper uses
-sums of embeddings for x'. Means are used here because they do not grow with the length.
+to the first position of the block. Each entry is divided by the running sum of its column if the sum exceeds
+1. A division by smaller sums would always choose the previous block, which is the first entry of its column.
+The paper uses sums of embeddings for x'. Means are used here because they do not grow with the length.
 """
 
-from typing import Any, Optional
+from typing import Any, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -67,9 +74,9 @@ class SinkhornAttention(PeerAttention):
         x is the input [B, 1, T, C]. R is in float32 or float64.
         """
         self.check_length(x.size(2))
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
-        blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
+        blocks = self.sort(self.summarize_blocks(x, real).to(dtype)).to(x.dtype)
         n = blocks.size(1)
         logits = blocks.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)[..., :n]  # [B, H, blocks, blocks]
         if self.training:
@@ -83,14 +90,15 @@ class SinkhornAttention(PeerAttention):
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], already divided by the temperature.
 
-        Rows and columns of exp(logits) are normalized in turn. The result is 0 where ``allowed`` is False.
+        Rows and columns of exp(logits) are normalized in turn. The result is 0 where ``allowed`` is False. In
+        causal attention, the sum of a row is at most 1.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
         for _ in range(self.iterations):
             logits = (logits - logits.logsumexp(dim=-1, keepdim=True)).masked_fill(~allowed, least)
             if self.role == CAUSAL:
-                total = logits.logcumsumexp(dim=-2)
+                total = logits.logcumsumexp(dim=-2).clamp(min=0.0)
             else:
                 total = logits.logsumexp(dim=-2, keepdim=True)
             logits = (logits - total).masked_fill(~allowed, least)
@@ -99,44 +107,58 @@ class SinkhornAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        R = self.compute_permutation(x, padding_mask).to(k.dtype)
-        queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
-        keys, values = (
-            torch.cat([y, (R @ y.flatten(3)).unflatten(3, y.shape[3:])], dim=3) for y in (keys, values)
-        )
-        output = block_attention(queries, keys, values, self.mask_pairs(q, padding_mask), self.dropout)
-        return from_blocks(output, q.size(2))
+        R = self.compute_permutation(x, padding_mask)
+        real, own_mask = self.find_tokens(q, padding_mask)
+        queries, *parts = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
+        with torch.autocast(q.device.type, enabled=False):
+            share = R @ real.to(R.dtype)  # [B, H, blocks, b]
+            least = torch.finfo(share.dtype).tiny ** 0.5
+            share, is_missing = share.clamp(min=least), (share < least).unsqueeze(-2)
+            keys, values = (torch.cat([y, sort_blocks(R, y, share)], dim=3) for y in parts)
+            bias = torch.cat([torch.zeros_like(share), share.log()], dim=-1).unsqueeze(-2)
+        own_mask = own_mask.expand(q.size(0), self.num_heads, -1, -1, -1)
+        mask = torch.cat([own_mask, is_missing.expand_as(own_mask)], dim=-1)
+        return from_blocks(block_attention(queries, keys, values, mask, self.dropout, bias), q.size(2))
 
-    def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Return a mask [B, 1, blocks, b, 2 b] that is True at keys that a query must not attend to.
+    def find_tokens(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        """Return the tokens of each block, and the mask of a block's attention to itself.
 
-        The keys are in the query's own block of b positions, and in the block sorted to its position. Only
-        the shape and device of q [B, H, T, K] are used.
+        The first result [B, 1, blocks, b] is False at padding and beyond the end of the sequence. The mask
+        [B, 1, blocks, b, b] is True at keys that a query must not attend to. Only the shape and the device of
+        q [B, H, T, K] are used.
         """
-        padded = materialize_padding(padding_mask, q)[:, None, :, None]
-        own = to_blocks(padded, self.size, True).transpose(-2, -1)
-        # A sorted position is padding if this position of every block is padding. Padding is on the right, so
-        # it suffices to check the first block.
-        other = own[:, :, :1].expand_as(own)
-        own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
+        padding = materialize_padding(padding_mask, q)[:, None, :, None]
+        padding = to_blocks(padding, self.size, True).squeeze(-1)
+        mask = padding.unsqueeze(-2).expand(-1, -1, -1, self.size, -1)
         if self.role == CAUSAL:
-            own = own | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
-            blocks = torch.arange(own.size(2), device=q.device)
-            other = other | (blocks == 0)[:, None, None]  # no block is earlier than the first
-        return torch.cat([own, other], dim=-1)
+            mask = mask | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
+        return ~padding, mask
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         R, outputs = self.compute_permutation(x, padding_mask), []
-        k, v = (mask_features(y, padding_mask) for y in (k, v))
-        attention_mask = self.mask_pairs(q, padding_mask)
+        real, own_mask = self.find_tokens(q, padding_mask)
+        k, v = (to_blocks(mask_features(y, padding_mask), self.size) for y in (k, v))
         for i, block in enumerate(q.split(self.size, dim=2)):
-            seen = []
-            for whole in (k, v):
-                blocks = to_blocks(whole, self.size)
-                other = torch.einsum("bhj,bhjsk->bhsk", R[:, :, i], blocks)
-                seen.append(torch.cat([blocks[:, :, i], other], dim=2))
-            block_mask = attention_mask[:, :, i, : block.size(2)]
-            outputs.append(naive_softmax_weights(block, seen[0], block_mask) @ seen[1])
+            weights = R[:, :, i, :, None] * real  # [B, H, blocks, b]
+            share = weights.sum(dim=2, keepdim=True)
+            weights = weights / share.clamp(min=1e-30)
+            keys, values = (
+                torch.cat([y[:, :, i], torch.einsum("bhjs,bhjsk->bhsk", weights, y)], dim=2) for y in (k, v)
+            )
+            mask = own_mask[:, :, i, : block.size(2)].expand(*block.shape[:3], -1)
+            mask = torch.cat([mask, (share == 0).expand_as(mask)], dim=-1)
+            bias = torch.cat([torch.zeros_like(share), share.clamp(min=1e-30).log()], dim=-1)
+            outputs.append(naive_softmax_weights(block, keys, mask, bias) @ values)
         return torch.cat(outputs, dim=2)
+
+
+def sort_blocks(R: Tensor, x: Tensor, share: Tensor) -> Tensor:
+    """Compute the sorted blocks ``sum_j R_ij x_j / share_i`` of blocks x [B, H, blocks, b, K].
+
+    The matrix R [B, H, blocks, blocks] and ``share`` [B, H, blocks, b] are in float32 or float64. The result
+    has the dtype of x.
+    """
+    blocks = R @ x.to(R.dtype).flatten(3)
+    return (blocks.unflatten(3, x.shape[3:]) / share.unsqueeze(-1)).to(x.dtype)

@@ -1,6 +1,7 @@
 """fairseq's moving average of the weights (--store-ema) covers every weight of the model."""
 
 import copy
+from argparse import Namespace
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,16 @@ import torch
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
 from fairseq.trainer import Trainer
+from luna_fairseq.peers.models import PeerRoberta
 
+SMALL = {
+    "encoder_embed_dim": 12,
+    "encoder_ffn_embed_dim": 20,
+    "encoder_layers": 1,
+    "encoder_attention_heads": 3,
+    "max_positions": 40,
+    "performer_redraw_interval": 4,
+}
 BEFORE = {"encoder_normalize_before": True}
 MODELS = {
     "translation": lambda: tiny_luna.tiny_model(**BEFORE, decoder_normalize_before=True),
@@ -42,6 +52,28 @@ def test_it_is_the_mean_of_all_weights(kind, fp32):
     for name, weights in now.items():
         expected = weights if "version" in name else 0.5 * before[name] + 0.5 * weights
         torch.testing.assert_close(found[name], expected, msg=name)
+
+
+@pytest.mark.parametrize("fp32", [False, True])
+@pytest.mark.parametrize("name", ["performer", "rfa", "reformer", "bigbird"])
+def test_seeds_are_copied_and_random_features_are_those_of_the_model(name, fp32):
+    """Every fourth update, random features are drawn again."""
+    options = Namespace(**SMALL, attention=name)
+    model = PeerRoberta.build_model(options, tiny_masked_lm.Task()).train()
+    before = copy.deepcopy(model.state_dict())
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=fp32))
+    model.set_num_updates(4)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(1.0)
+    average.step(model)
+    now = model.state_dict()
+    for name, found in average.get_model().state_dict().items():
+        kept = "version" in name or not found.is_floating_point()
+        torch.testing.assert_close(found, now[name] if kept else 0.5 * (before[name] + now[name]), msg=name)
+    buffers = dict(model.named_buffers())
+    for name, found in average.get_model().named_buffers():
+        assert torch.equal(found, buffers[name]), name
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

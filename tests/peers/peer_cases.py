@@ -112,6 +112,17 @@ def assert_close(actual, expected, tolerance=1e-9):
     tiny_luna.assert_close(actual, expected, tolerance=tolerance)
 
 
+class Product(torch.nn.Module):
+    """Stand-in of a linear layer in 8 bits or bfloat16, without the attributes of ``nn.Linear``."""
+
+    def __init__(self, weight, bias):
+        super().__init__()
+        self.product = [weight, bias]
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, *self.product)
+
+
 def beams(model, tolerance):
     """Translate sentences alone and in a batch, and check that the hypotheses are equal.
 

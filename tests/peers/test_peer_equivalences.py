@@ -3,6 +3,8 @@
 Examples are a window or a block that covers everything, a single bucket, and the limit of many features.
 """
 
+import itertools
+
 import pytest
 import torch
 from peer_cases import LONGEST, assert_close, build, pad, sequence
@@ -85,6 +87,67 @@ def test_reformer_with_one_bucket_is_softmax_attention_to_the_others_by_shared_q
     assert_close(module.attend(qk, v), masked_softmax(logits, mask) @ v)
 
 
+@pytest.mark.parametrize("form", BOTH)
+@pytest.mark.parametrize("lengths", [(7, 4), (13, 12), (2, 1)])
+def test_sinkhorn_attends_to_means_of_tokens_at_the_same_index_of_their_blocks(form, lengths):
+    size = 3
+    module = build("sinkhorn", form, sinkhorn_block=size)
+    x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in lengths])
+    q, k, v, inputs = module.project(x)
+    output = module.attend(q, k, v, inputs, padding_mask=mask)
+    R = module.compute_permutation(inputs, mask)
+    sums = module.value_weights(x, key_padding_mask=mask).sum(dim=-1)
+    for b, length in enumerate(lengths):
+        assert_close(sums[b, :, :length], torch.ones_like(sums[b, :, :length]))
+        for h, t in itertools.product(range(q.size(1)), range(length)):
+            block = t // size
+            own = range(block * size, min(length, t + 1 if form == "causal" else (block + 1) * size))
+            logits, values = [(q[b, h, t] @ k[b, h, p]) / 2 for p in own], [v[b, h, p] for p in own]
+            for index in range(size):
+                places = list(range(index, length, size))
+                weights = R[b, h, block, : len(places)]
+                if weights.sum() > 0:
+                    key, value = (weights @ y[b, h, places] / weights.sum() for y in (k, v))
+                    logits.append((q[b, h, t] @ key) / 2 + weights.sum().log())
+                    values.append(value)
+            expected = torch.stack(logits).softmax(dim=0) @ torch.stack(values)
+            assert_close(output[b, h, t], expected)
+
+
+def test_causal_sinkhorn_chooses_the_blocks_that_its_network_prefers():
+    module = build("sinkhorn", "causal", sinkhorn_block=2)
+    last = module.sort[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.copy_(20.0 * torch.eye(module.max_blocks)[0].repeat(module.num_heads))
+    R = module.compute_permutation(module.project(sequence(12))[-1], None)
+    shares = torch.tensor([0, 1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], dtype=torch.float64)
+    assert_close(R[..., 0], shares.expand_as(R[..., 0]), 1e-6)
+    assert R[..., 1:].max() < 1e-6
+    for seed in range(3):
+        module = build("sinkhorn", "causal", sinkhorn_block=2, seed=seed).train()
+        R = module.compute_permutation(module.project(sequence(24))[-1], None)
+        assert R.sum(dim=-1).max() < 1 + 1e-9 and R.diagonal(-1, -2, -1)[..., 1:].min() < 0.9
+
+
+def test_random_blocks_of_bigbird_depend_on_the_seed_alone():
+    short, long = (
+        build("bigbird", "bidirectional", bigbird_random_blocks=3, max_positions=longest)
+        for longest in (20, 200)
+    )
+    assert torch.equal(short.seed, long.seed)
+    x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (30, 18)])
+    assert_close(short(x, x, x, mask)[0], long(x, x, x, mask)[0])
+    assert_close(short(x[:18, 1:], x[:18, 1:], x[:18, 1:])[0], short(x, x, x, mask)[0][:18, 1:])
+    other = build("bigbird", "bidirectional", bigbird_random_blocks=3, seed=1)
+    scores, others = (module.block_preferences(64, x.device) for module in (short, other))
+    assert torch.equal(scores[:9, :9], short.block_preferences(9, x.device))
+    assert all(len(row.unique()) == 64 for row in scores)
+    shares = torch.stack([scores, scores.t(), others, scores.roll(1, 0)]).flatten(1).double() / 2**32
+    assert (shares.mean(dim=1) - 0.5).abs().max() < 0.02
+    assert torch.corrcoef(shares)[0, 1:].abs().max() < 0.06
+
+
 def test_gated_rfa_forgets_everything_or_nothing():
     module, x = build("rfa, gate", "causal"), sequence(9)
     q, k, v, gate = module.project(x)
@@ -151,6 +214,24 @@ def test_orthogonal_features_are_nearer_than_independent_ones_of_the_same_number
             lambda shape, generator: torch.randn(shape, generator=generator),
         )
         assert orthogonal < feature_error("performer", 64, 24)
+
+
+def test_performer_reads_a_token_whose_features_are_tiny_beside_a_later_tokens():
+    """Long keys have small features. The later token has features that are larger by e^40 to e^66."""
+    x, gradients = sequence(6).float(), []
+    module = build("performer", "causal", torch.float32)
+    q, k, v = (part.detach() for part in module.project(x))
+    k[:, :, :-1] = F.normalize(k[:, :, :-1], dim=-1) * 16.0
+    exponents = module.exponents(k).amax(dim=-1)
+    larger = exponents[..., -1:] - exponents[..., :-1]
+    assert 40 < larger.min() and larger.max() < 66
+    for T in (5, 6):
+        parts = [part[:, :, :T].clone().requires_grad_() for part in (q, k, v)]
+        output = module.attend(*parts)[:, :, :5]
+        output.pow(2).sum().backward()
+        gradients.append((output, *(part.grad[:, :, :5] for part in parts)))
+    for alone, beside in zip(*gradients):
+        assert_close(beside, alone, 1e-4)
 
 
 def test_random_numbers_are_drawn_anew_in_training_the_same_after_resuming():

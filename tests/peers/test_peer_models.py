@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from peer_cases import SMALL, VARIANTS, attention_name, beams, cases
+from peer_cases import SMALL, VARIANTS, Product, attention_name, beams, cases
 from tiny_luna import PAD, Task, assert_close, batch, build_perturbed, example
 from tiny_masked_lm import Task as LMTask
 
@@ -13,6 +13,8 @@ from fairseq.models.roberta import RobertaModel
 from fairseq.models.transformer import TransformerModel, base_architecture
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.generator_hub import GeneratorHub
+from luna_fairseq.models.replaced_linears import replace_linears
+from luna_fairseq.ops.attention import naive_softmax_weights
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.models import PeerClassifier, PeerRoberta, PeerTransformer
 
@@ -92,6 +94,17 @@ def test_step_by_step_equals_all_at_once(name):
 @pytest.mark.parametrize("name", [name for name in causal if name in cross])
 def test_beam_search_finds_the_same_alone_and_in_a_batch(name):
     assert len(list(beams(translator(name, name, name), tolerance=1e-9))) == 4 * 3
+
+
+@pytest.mark.parametrize("name", causal)
+def test_decoding_with_replaced_linear_layers_gives_the_same(name):
+    peer = translator(name, name, name if name in cross else "softmax")
+    source, target = map(batch, example())
+    expected = peer(source, None, target)[0]
+    replace_linears(peer, Product)
+    assert not any(type(part) is torch.nn.Linear for part in peer.modules())
+    assert_close(peer(source, None, target)[0], expected)
+    assert len(list(beams(peer, tolerance=1e-9))) == 4 * 3
 
 
 def test_softmax_attention_is_fairseqs_transformer():
@@ -220,6 +233,31 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
                 InputError, match="^--print-alignment and --replace-unk need weights over the"
             ):
                 ask()
+
+
+def test_weights_over_the_source_are_computed_only_where_they_are_needed(monkeypatch):
+    calls = []
+
+    def count(*args):
+        calls.append(args)
+        return naive_softmax_weights(*args)
+
+    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", count)
+    source, target = map(batch, example())
+
+    def has_weights(peer):
+        calls.clear()
+        (weights,) = peer(source, None, target)[1]["attn"]
+        assert len(calls) == (weights is not None)
+        return weights is not None
+
+    peer = translator()
+    assert has_weights(peer.eval()) and not has_weights(peer.train())
+    peer.eval().make_generation_fast_(need_attn=False)
+    assert not has_weights(peer)
+    task = Task()
+    task.cfg = Namespace(load_alignments=True)
+    assert has_weights(model(PeerTransformer, task=task).train())
 
 
 def test_full_context_alignment_is_refused():

@@ -141,6 +141,19 @@ def test_a_sentence_of_one_token_is_read(local):
         assert (weights == 1).all()
 
 
+@pytest.mark.parametrize("name", list(SCORES))
+def test_encoder_states_of_zero_at_padding_spoil_nothing_in_float16(name):
+    attention = build(name, longest=S).half()
+    query, memory, padding = inputs()
+    padding[1, 4:] = True
+    query, memory = (x.half() for x in (query, memory.masked_fill(padding[..., None], 0.0)))
+    query.requires_grad_()
+    context, weights = run(attention, query, memory, padding)
+    context.sum().backward()
+    for x in (context, weights, query.grad, *(parameter.grad for parameter in attention.parameters())):
+        assert x is None or x.isfinite().all()
+
+
 def test_the_predicted_place_is_learned():
     attention = build(local="predictive", window=2)
     query, memory, padding = inputs()

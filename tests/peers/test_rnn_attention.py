@@ -4,10 +4,11 @@ from argparse import Namespace
 
 import pytest
 import torch
-from peer_cases import beams
+from peer_cases import Product, beams
 from tiny_luna import PAD, Task, assert_close, batch, dictionary, example
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.replaced_linears import replace_linears
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
 SIZES = {
@@ -144,6 +145,16 @@ def test_beam_search_finds_the_same_alone_and_in_a_batch(variant):
     assert len(found) == 4 * 3
     for length, alone, together in found:
         assert_close(alone["attention"], together["attention"][-length:], tolerance=1e-6)
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_decoding_with_replaced_linear_layers_gives_the_same(variant):
+    rnn = model(variant)
+    source, target = map(batch, example())
+    expected = rnn(source, None, target)[0]
+    replace_linears(rnn, Product)
+    assert_close(rnn(source, None, target)[0], expected)
+    assert len(list(beams(rnn, tolerance=1e-6))) == 4 * 3
 
 
 @pytest.mark.parametrize("shared", [False, True])
