@@ -59,6 +59,9 @@ class Evaluation:
             raise InputError(
                 f"--path {options.path} does not exist. Give a checkpoint that fairseq-train wrote."
             )
+        self.averaged = options.results / "ema.pt"
+        if options.ema and options.path.resolve() == self.averaged.resolve():
+            raise InputError(f"--path {options.path} is the file that --ema writes. Use another --results.")
         if options.shortlist is not None and not options.shortlist.is_file():
             raise InputError(
                 f"--shortlist {options.shortlist} does not exist. Make it with luna-make-shortlist."
@@ -132,14 +135,13 @@ class Evaluation:
 
     def _write_ema(self) -> None:
         """Write the moving average of the weights to ``ema.pt``, and select this file for the evaluation."""
-        averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
-            write_ema(self.path, averaged)
-            return [averaged.name], {}
+            write_ema(self.path, self.averaged)
+            return [self.averaged.name], {}
 
         self.steps.do("ema", digest(file_stamps([self.path])), write, announce=False)
-        self.path = averaged
+        self.path = self.averaged
 
     def _tune_length_penalty(self) -> float:
         """Return the length penalty with the best BLEU on the validation text, and print all BLEU scores."""

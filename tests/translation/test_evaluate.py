@@ -85,6 +85,13 @@ def test_a_shortlist_is_passed_on(data, tmp_path, monkeypatch):
     assert options[options.index("--shortlist") + 1] == str(tmp_path / "shortlist")
 
 
+def test_a_checkpoint_is_not_overwritten_by_its_average(data, tmp_path):
+    (tmp_path / "ema.pt").touch()
+    words = [str(data), "--path", str(tmp_path / "ema.pt"), "--results", str(tmp_path), "--ema"]
+    with pytest.raises(InputError, match="--path .*ema.pt is the file that --ema writes"):
+        evaluate_with(words)
+
+
 @pytest.mark.parametrize(
     "languages", [("en", "zh-Hans"), ("pt-BR", "en"), ("tok.en", "de"), ("en", "en-GB"), ("a-b", "b")]
 )

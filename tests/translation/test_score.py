@@ -82,6 +82,15 @@ def test_output_and_samples(run, tmp_path):
     assert "[2]\n  source     two\n" in out and "[3]" not in out
 
 
+@pytest.mark.parametrize("option", ["--output", "--scores"])
+@pytest.mark.parametrize("name", ["generate.txt", "test.de", "test.en"])
+def test_files_that_are_read_are_not_overwritten(option, name, run, tmp_path):
+    (tmp_path / "test.en").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    out = run(generated(HYPOTHESES), "--source", str(tmp_path / "test.en"), option, str(tmp_path / name))
+    assert out.startswith("luna-score: error: ") and f"{option} {tmp_path / name}" in out
+    assert (tmp_path / name).read_text(encoding="utf-8").count("\n") >= 3
+
+
 def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
     hypotheses = ["", "a\tb", "c\u2028d"]
     run(generated(hypotheses), "--output", str(tmp_path / "out"))
