@@ -62,6 +62,7 @@ class Evaluation:
         self.averaged = options.results / "ema.pt"
         if options.ema and options.path.resolve() == self.averaged.resolve():
             raise InputError(f"--path {options.path} is the file that --ema writes. Use another --results.")
+        self.stamps = file_stamps([self.path])
         if options.shortlist is not None and not options.shortlist.is_file():
             raise InputError(
                 f"--shortlist {options.shortlist} does not exist. Make it with luna-make-shortlist."
@@ -95,7 +96,8 @@ class Evaluation:
         With ``--tune-lenpen``, the length penalty is chosen on the validation text first.
         """
         options = self.options
-        origin = describe_checkpoint(options.path, options.ema)  # now, because training may replace the file
+        origin = describe_checkpoint(options.path, options.ema)
+        self._check_unchanged()
         if options.ema:
             self._write_ema()
         references = list(read_lines(self._reference_path("test")))
@@ -138,10 +140,18 @@ class Evaluation:
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
             write_ema(self.path, self.averaged)
+            self._check_unchanged()
             return [self.averaged.name], {}
 
-        self.steps.do("ema", digest(file_stamps([self.path])), write, announce=False)
-        self.path = self.averaged
+        self.steps.do("ema", digest(self.stamps), write, announce=False)
+        self.path, self.stamps = self.averaged, file_stamps([self.averaged])
+
+    def _check_unchanged(self) -> None:
+        """Raise InputError if another process, such as a training, has replaced the checkpoint."""
+        if file_stamps([self.path]) != self.stamps:
+            raise InputError(
+                f"{self.path} changed during the evaluation. Copy the checkpoint, and evaluate the copy."
+            )
 
     def _tune_length_penalty(self) -> float:
         """Return the length penalty with the best BLEU on the validation text, and print all BLEU scores."""
@@ -202,7 +212,7 @@ class Evaluation:
         """Run fairseq-generate on a split, unless the output ``name`` is up to date. Return its path."""
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
-        files = [*filter(None, [self.path, self.options.shortlist]), *self._data_files(data, subset)]
+        files = [*filter(None, [self.options.shortlist]), *self._data_files(data, subset)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.options.results / "generate.log"
@@ -211,9 +221,10 @@ class Evaluation:
             with bar, replacing(self.options.results / name) as output:
                 command = fairseq_command("generate", options)
                 run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
+                self._check_unchanged()
             return [name], {}
 
-        self.steps.do(name, digest(options, file_stamps(files)), generate, announce=False)
+        self.steps.do(name, digest(options, [*self.stamps, *file_stamps(files)]), generate, announce=False)
         return self.options.results / name
 
     def _data_files(self, data: Path, subset: str) -> List[Path]:

@@ -1,11 +1,17 @@
-"""Checks and options of luna-evaluate before translation."""
+"""Checks and options of luna-evaluate, without a model."""
 
+import json
+from hashlib import sha256
+
+import numpy as np
 import pytest
 
 from luna_fairseq.commands.arguments import read_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation import evaluate, evaluation
+
+KINDS = (("S", "x "), ("T", ""), ("H", "-0.1\t"))  # lines of fairseq-generate, and their beginnings
 
 
 @pytest.fixture
@@ -83,6 +89,54 @@ def test_a_shortlist_is_passed_on(data, tmp_path, monkeypatch):
     found = evaluate_with(words)
     options = found._generate_options(found.folder, "test", 1.0)
     assert options[options.index("--shortlist") + 1] == str(tmp_path / "shortlist")
+
+
+@pytest.fixture
+def translated(data, tmp_path, monkeypatch):
+    """Function that evaluates data with two sentences, and calls ``meanwhile(path)`` during translation.
+
+    The translation is the reference. The result is the exit status.
+    """
+    text = {"en": ["a dog sleeps", "a cat sleeps"], "de": ["ein Hund schläft", "eine Katze schläft"]}
+    for split in ("valid", "test"):
+        for language, lines in text.items():
+            path = data / "plain" / f"{split}.{language}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def evaluated(*words, meanwhile=lambda path: None):
+        def translate(command, log, shown, output, *_):
+            lines = (f"{kind}-{n}\t{x}{line}" for n, line in enumerate(text["de"]) for kind, x in KINDS)
+            output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            meanwhile(data / "checkpoint.pt")
+
+        monkeypatch.setattr(evaluation, "run_logged", translate)
+        monkeypatch.setattr(evaluation, "_position_options", lambda path: {})
+        monkeypatch.setattr(evaluation, "read_sizes", lambda *_: np.array([3, 3]))
+        words = ["--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out"), *words]
+        return evaluate.main([str(data), *words])
+
+    return evaluated
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_a_checkpoint_that_changes_meanwhile_is_not_scored(
+    ema, translated, data, tmp_path, monkeypatch, capsys
+):
+    def replace(path):
+        path.write_bytes(path.read_bytes() + b"more")
+
+    if ema:  # the checkpoint is replaced while its average is written
+        monkeypatch.setattr(evaluation, "write_ema", lambda path, to: (to.touch(), replace(path)))
+    assert translated(*["--ema"] * ema, meanwhile=lambda path: ema or replace(path)) == 1
+    assert "checkpoint.pt changed during the evaluation" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "scores.json").exists()
+    monkeypatch.setattr(evaluation, "write_ema", lambda path, to: to.touch())
+    assert translated(*["--ema"] * ema) == 0
+    checksum = sha256((data / "checkpoint.pt").read_bytes()).hexdigest()
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert {score["checkpoint_sha256"] for score in scores} == {checksum}
+    if ema:  # the checkpoint may change once its average is written
+        assert translated("--ema", "--beam", "2", meanwhile=replace) == 0
 
 
 def test_a_checkpoint_is_not_overwritten_by_its_average(data, tmp_path):
