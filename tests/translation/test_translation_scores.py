@@ -37,6 +37,24 @@ def test_moses_tokens():
     assert tokenize_pairs(("en", "de"), [("It's 5-fold.", "\u200b")]) == [("It &apos;s 5 @-@ fold .", "")]
 
 
+@pytest.mark.parametrize(
+    "codes, line, tokens",
+    [
+        (
+            "en en-GB en_US eng EN",
+            "It's the dogs' bone, isn't it?",
+            "It &apos;s the dogs &apos; bone , isn &apos;t it ?",
+        ),
+        ("fr fr-CA fra fre", "L'été n'est pas là.", "L&apos; été n&apos; est pas là ."),
+        ("it it-CH ita", "L'acqua dell'isola.", "L&apos; acqua dell&apos; isola ."),
+    ],
+)
+def test_all_codes_of_a_language_have_its_rules(codes, line, tokens):
+    for code in codes.split():
+        assert " ".join(tokenize(normalize(line, code), code)) == tokens
+        assert detokenize(tokens.split(), code) == normalize(line, code)
+
+
 def test_the_fast_tokenizer_is_sacremoses_own():
     from sacremoses import MosesTokenizer
 
