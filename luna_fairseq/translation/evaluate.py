@@ -29,6 +29,8 @@ EXAMPLE = "luna-evaluate data --path checkpoints/averaged.pt --results results -
 _OWN = (
     *("--path", "--gen-subset", "--results-path", "--source-lang", "-s", "--target-lang", "-t", "--beam"),
     *("--nbest", "--lenpen", "--quiet", "--int8", "--shortlist", "--remove-bpe", "--post-process"),
+    # The command restores plain text itself.
+    *("--tokenizer", "--bpe"),
     # These translate a part of the text, or begin with the reference.
     *("--num-shards", "--shard-id", "--score-reference", "--prefix-size"),
 )

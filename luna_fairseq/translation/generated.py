@@ -19,17 +19,19 @@ OTHER_TEXT = 0.1
 class GenerateOutput:
     """Sources, references and best hypotheses read from an output file of fairseq-generate.
 
-    With ``must_be_complete``, an incomplete last line is an error. Otherwise, the line is ignored.
+    With ``must_be_complete``, an incomplete last line is an error. Otherwise, the line is ignored. With
+    ``moses_tokens``, hypotheses are Moses tokens, which only the ``H-`` lines hold if fairseq-generate has
+    detokenized the ``D-`` lines (``--tokenizer``).
 
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
         targets: mapping from a sentence number to the text of its ``T-`` line.
-        best: mapping from a sentence number to its best hypothesis, from the detokenized ``D-`` lines if
-            there are any, otherwise from the ``H-`` lines.
+        best: mapping from a sentence number to its best hypothesis, from the ``D-`` lines if there are any,
+            otherwise from the ``H-`` lines. Moses tokens are from the ``H-`` lines, with subwords joined.
         notes: messages about irregularities in the file.
     """
 
-    def __init__(self, path: Path, must_be_complete: bool = True) -> None:
+    def __init__(self, path: Path, must_be_complete: bool = True, moses_tokens: bool = False) -> None:
         self.path, self.notes = path, []  # type: Path, List[str]
         found = lines_by_kind(path, must_be_complete)
         self.sources, self.targets = found["S"], found["T"]
@@ -40,6 +42,8 @@ class GenerateOutput:
                 f"the D- lines of {path} have lost their spaces, because fairseq-generate decoded twice "
                 "(--bpe and --remove-bpe): H- lines are used"
             )
+        if moses_tokens and found["H"]:
+            self.best = {number: _join_subwords(line) for number, line in found["H"].items()}
 
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
@@ -149,6 +153,11 @@ def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[
 def _has_pieces(lines: Sequence[str]) -> bool:
     """Return True if any line contains the subword marks of sentencepiece or subword-nmt."""
     return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
+
+
+def _join_subwords(line: str) -> str:
+    """Join the subwords of subword-nmt: ``walk@@ ing`` becomes ``walking``."""
+    return f"{line} ".replace("@@ ", "").rstrip()
 
 
 def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:

@@ -91,8 +91,8 @@ def build_parser() -> CommandParser:
     add(
         "--detokenize",
         choices=["moses"],
-        help="restore plain text from the Moses tokens of a system that was trained on text prepared with "
-        "--subword moses (default: the hypotheses are plain text)",
+        help="restore plain text from the Moses tokens in the H- lines of a system that was trained on text "
+        "prepared with --subword moses (default: the hypotheses are plain text)",
     )
     add(
         "--split-compounds",
@@ -154,7 +154,7 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
     tokenizer = choose_tokenizer(options.tokenize, language)
     make_bleu(tokenizer)  # raises if the tokenizer is not installed
     references = list(read_lines(options.reference))
-    generated = GenerateOutput(options.generated)
+    generated = GenerateOutput(options.generated, moses_tokens=options.detokenize == "moses")
     pieces = read_pieces(options.documents) if options.documents else []
     if pieces and len(generated.best) == len(pieces) < len(references):
         raise InputError(

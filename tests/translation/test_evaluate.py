@@ -162,7 +162,9 @@ def test_languages_with_hyphens_and_dots(languages, data, tmp_path):
     assert found.languages == languages
 
 
-@pytest.mark.parametrize("option", ["--score-reference", "--prefix-size", "--num-shards", "--remove-bpe"])
+@pytest.mark.parametrize(
+    "option", ["--score-reference", "--prefix-size", "--num-shards", "--remove-bpe", "--tokenizer", "--bpe"]
+)
 def test_options_with_which_the_scores_would_not_be_the_models(option, data, tmp_path, capsys):
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
     assert evaluate.main([*words, "--", option]) == 1

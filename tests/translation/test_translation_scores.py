@@ -119,6 +119,25 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
     assert GenerateOutput(generated).hypotheses(["a"] * 3)[0] == moses(HYPOTHESES[0])
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_lines_that_are_detokenized_already(joined, tmp_path, capsys):
+    """Only H- lines are Moses tokens with fairseq-generate --tokenizer, and pieces without --remove-bpe."""
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
+    tokens = [moses(line) for line in HYPOTHESES]
+    pieces = (
+        tokens if joined else [line.replace("sein", "se@@ in").replace(" km", " k@@ m") for line in tokens]
+    )
+    words = [str(tmp_path / "generate.txt"), "--reference", str(tmp_path / "test.de")]
+    words += "--detokenize moses --target-lang de --split-compounds".split()
+    printed = []
+    for kinds in ({"H": tokens}, {"H": pieces, "D": HYPOTHESES}, {"H": pieces, "D": tokens}):
+        lines = (f"{kind}-{n}\t-0.1\t{line}\n" for kind in kinds for n, line in enumerate(kinds[kind]))
+        (tmp_path / "generate.txt").write_text("".join(lines), "utf-8")
+        assert score.main(words) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] == printed[2] and "BLEU of tokens" in printed[0]
+
+
 def test_a_tokenizer_whose_model_cannot_be_fetched(monkeypatch):
     monkeypatch.setattr(translation_scores, "BLEU", Mock(side_effect=URLError("no name")))
     with pytest.raises(InputError, match="^--tokenize spm.*no name"):
