@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -46,7 +47,7 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Evaluation of a checkpoint on the test text of a prepared data folder.
+    """Evaluation of a checkpoint on a test text of a prepared data folder.
 
     The constructor checks the options. :meth:`run` translates the text and scores the translation, but skips
     the steps that an earlier run has finished. In the methods, ``data`` is a data folder, ``subset`` a split
@@ -88,30 +89,34 @@ class Evaluation:
         self.languages = pairs[0]
         self.tokenizer = choose_tokenizer(options.tokenize, self.languages[1])
         make_bleu(self.tokenizer)  # raises before the translation if the tokenizer is not installed
-        self.steps = FinishedSteps(options.results, "evaluate.json", [SCORES])
+        self.subset = options.subset or "test"
+        suffix = "" if self.subset == "test" else f"-{self.subset}"
+        self.hypotheses = options.results / f"hypotheses{suffix}.{self.languages[1]}"
+        self.scores = options.results / SCORES.replace(".", f"{suffix}.")
+        self.steps = FinishedSteps(options.results, "evaluate.json", [self.scores.name])
 
     def run(self) -> None:
         """Translate the test text, score the translation, and write and print the scores.
 
         With ``--tune-lenpen``, the length penalty is chosen on the validation text first.
         """
-        options = self.options
+        options, subset = self.options, self.subset
         origin = describe_checkpoint(options.path, options.ema)
         self._check_unchanged()
         if options.ema:
             self._write_ema()
-        references = list(read_lines(self._reference_path("test")))
+        references = list(read_lines(self._reference_path(subset)))
         if options.test_set in TEST_SETS:  # before the translation, which may take hours
             check_reference(TEST_SETS[options.test_set], references)
         penalty = options.lenpen if options.tune_lenpen is None else self._tune_length_penalty()
-        generated = self._generate("test", penalty)
-        print(f"test: beam {options.beam}, length penalty {penalty:g}")
-        pieces = self._pieces_path("test")
+        generated = self._generate(subset, penalty)
+        print(f"{subset}: beam {options.beam}, length penalty {penalty:g}")
+        pieces = self._pieces_path(subset)
         scored = ScoreOptions(
             generated,
-            reference=self._reference_path("test"),
-            output=options.results / f"hypotheses.{self.languages[1]}",
-            scores=options.results / SCORES,
+            reference=self._reference_path(subset),
+            output=self.hypotheses,
+            scores=self.scores,
             tokenize=self.tokenizer,
             detokenize=self.detokenizer,
             split_compounds=should_score_moses_tokens(self.languages[1]),
@@ -121,6 +126,15 @@ class Evaluation:
             samples=options.samples,
         )
         score(scored, {**origin, "settings": self._settings(penalty)})
+        others = [] if options.subset else self._other_test_texts()
+        if others:
+            print(f"{options.data} has more test texts: translate them with --subset {' or '.join(others)}")
+
+    def _other_test_texts(self) -> List[str]:
+        """Return the names of the second and all further test texts, such as "test1"."""
+        name = re.compile(rf"(test\d+)\.{re.escape(self.languages[1])}")
+        matches = (name.fullmatch(path.name) for path in (self.options.data / "plain").glob("test*"))
+        return sorted(match[1] for match in matches if match)
 
     def _settings(self, penalty: float) -> Dict[str, Any]:
         """Return the search settings to record with the scores, such as beam size and length penalty."""

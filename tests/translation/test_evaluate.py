@@ -98,7 +98,7 @@ def translated(data, tmp_path, monkeypatch):
     The translation is the reference. The result is the exit status.
     """
     text = {"en": ["a dog sleeps", "a cat sleeps"], "de": ["ein Hund schläft", "eine Katze schläft"]}
-    for split in ("valid", "test"):
+    for split in ("valid", "test", "test1"):
         for language, lines in text.items():
             path = data / "plain" / f"{split}.{language}"
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -137,6 +137,22 @@ def test_a_checkpoint_that_changes_meanwhile_is_not_scored(
     assert {score["checkpoint_sha256"] for score in scores} == {checksum}
     if ema:  # the checkpoint may change once its average is written
         assert translated("--ema", "--beam", "2", meanwhile=replace) == 0
+
+
+def test_one_of_several_test_texts(translated, tmp_path, capsys):
+    assert translated() == 0
+    said = capsys.readouterr().out
+    assert said.startswith("test: ") and "has more test texts: translate them with --subset test1\n" in said
+    first = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert translated("--subset", "test1") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("test1: ") and "--subset" not in said
+    names = {path.name for path in (tmp_path / "out").iterdir()} - set(first)
+    assert names == {"hypotheses-test1.de", "scores-test1.json", "generate-test1-lenpen1.txt"}
+    for name in ("hypotheses.de", "scores.json", "generate-test-lenpen1.txt"):
+        assert (tmp_path / "out" / name).stat().st_mtime_ns == first[name]
+    assert translated("--subset", "test2") == 1
+    assert "test2.de does not exist" in capsys.readouterr().err
 
 
 def test_a_checkpoint_is_not_overwritten_by_its_average(data, tmp_path):
