@@ -99,6 +99,7 @@ class GenerateOutput:
             InputError: A file contains a different text, or the reference equals the source.
         """
         notes = _compare_lines(reference, references, self.targets, f"T- lines of {self.path}")
+        notes += _compare_case(reference, references, self.targets, f"T- lines of {self.path}")
         if not self.targets and _find_differing(references, self.sources)[0] == []:
             if any(_strip_marks(line) for line in self.sources.values()):
                 raise InputError(
@@ -199,6 +200,24 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
             f"{path}: {len(lines) - compared} of {len(lines)} lines were not compared with the {label}"
         )
     return notes
+
+
+def _compare_case(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
+    """Return a message if a reference or the printed sentences are in lower case, and the others are not.
+
+    The arguments are those of :func:`_compare_lines`. Few lines with capitals on one side are accepted.
+    """
+    known = [number for number in printed if number < len(lines)]
+    few = OTHER_TEXT * len(known)
+    capitals, printed_capitals = (
+        sum(side[number] != side[number].lower() for number in known) for side in (lines, printed)
+    )
+    effect = "BLEU counts words with capitals as wrong"
+    if not printed_capitals and capitals > few:
+        return [f"the {label} are in lower case and {path} is not: {effect}. Give a reference in lower case."]
+    if not capitals and printed_capitals > few:
+        return [f"{path} is in lower case and the {label} are not: {effect}. Give a reference with capitals."]
+    return []
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:

@@ -158,6 +158,25 @@ def test_the_same_text_written_otherwise(run, target, said):
     assert "BLEU = " in out and ("note:" in out) == (said is not None) and (said or "") in out
 
 
+@pytest.mark.parametrize(
+    "lower, said",
+    [
+        ("targets", "the T- lines of {}/generate.txt are in lower case and {}/test.de is not"),
+        ("references", "{}/test.de is in lower case and the T- lines of {}/generate.txt are not"),
+        ("both", None),
+        ("neither", None),
+    ],
+)
+def test_a_difference_in_case_is_said(lower, said, run, tmp_path):
+    """BLEU distinguishes case, which the comparison with the T- lines does not."""
+    lowered = [line.lower() for line in REFERENCES]
+    targets = lowered if lower in ("targets", "both") else REFERENCES
+    references = lowered if lower in ("references", "both") else REFERENCES
+    out = run(generated(HYPOTHESES, targets=targets), references=references)
+    assert "BLEU = " in out and ("note: " in out) == (said is not None)
+    assert (said or "").format(tmp_path, tmp_path) in out
+
+
 def test_a_corrected_reference_is_said(run):
     lines = [f"Satz {number}" for number in range(20)]
     text = "".join(f"T-{n}\t{line}\nH-{n}\t-1\t{line}\n" for n, line in enumerate(lines))
