@@ -40,7 +40,7 @@ SAMPLE = 512
 # Part of the text: split name and output folder.
 Part = Tuple[str, str]
 # Version of the steps' output. Increase it when the output of a step changes, so that the steps run again.
-VERSION = 3
+VERSION = 4
 
 
 class TextPreparation:

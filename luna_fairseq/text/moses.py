@@ -12,8 +12,6 @@ from typing import Any, List, Sequence, Tuple
 from luna_fairseq.requirements import import_package
 
 HYPHEN = "@-@"
-# Increase this number when the tokens change, so that luna-prepare-bitext tokenizes text again.
-VERSION = 2
 # sacremoses has rules for codes of ISO 639-1. These are the same languages in ISO 639-2 and 639-3.
 _TWO_LETTERS = {
     **{"asm": "as", "ben": "bn", "cat": "ca", "ces": "cs", "cze": "cs", "deu": "de", "ger": "de"},

@@ -13,7 +13,6 @@ from luna_fairseq.text.dictionaries import build_text_dictionary
 from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_nmt_encoder, words_encoder
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.merges import learn_merges
-from luna_fairseq.text.moses import VERSION as MOSES_VERSION
 from luna_fairseq.text.moses import tokenize_pairs
 
 # Mapping from a piece to its number of occurrences.
@@ -98,6 +97,5 @@ SUBWORD_METHODS = {
         model_file="bpe.codes",
         learn=learn_merges,
         tokenize=tokenize_pairs,
-        settings=(MOSES_VERSION,),
     ),
 }

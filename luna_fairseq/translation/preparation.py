@@ -34,7 +34,7 @@ from luna_fairseq.translation.pair_data import PairData
 from luna_fairseq.translation.prepare_bitext import BitextOptions
 
 # Part of every key. Increase it when the output of a step changes, so that old output counts as unfinished.
-VERSION = 6
+VERSION = 7
 # Options on which the trained model depends.
 DECISIVE_OPTIONS = (
     "source_lang",
