@@ -9,6 +9,10 @@ set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 out="${1:-demo}"
+if (($# > 1)) || [[ "$out" == -* ]]; then
+  printf 'demo: error: expected at most a folder, got %s. Run scripts/demo.sh [DIR].\n' "$*" >&2
+  exit 1
+fi
 
 # Idle threads sleep. Spinning threads would make the demo many times slower beside other processes.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"

@@ -8,7 +8,7 @@ usage() {
   cat <<'HELP'
 usage: scripts/wmt14_en_de.sh prepare  DIR        [luna-prepare-wmt14-en-de options]
        scripts/wmt14_en_de.sh train    DIR RECIPE [fairseq-train options]
-       scripts/wmt14_en_de.sh average  DIR RECIPE [N]
+       scripts/wmt14_en_de.sh average  DIR RECIPE [N] [luna-average-checkpoints options]
        scripts/wmt14_en_de.sh evaluate DIR RECIPE [luna-evaluate options] [-- fairseq-generate options]
 
 Reproduce one result of the paper's Tables 4 and 5: WMT'14 English-German, from the public archives to a score. RECIPE is the
@@ -51,8 +51,9 @@ case "$step" in
     exec python -m luna_fairseq.commands.train "wmt14_en_de/$recipe" "$data" --save-dir "$checkpoints" "${@:4}"
     ;;
   average)
+    if [[ "${4:-}" == -* ]]; then set -- "${@:1:3}" 10 "${@:4}"; fi
     exec python -m luna_fairseq.commands.average_checkpoints --inputs "$checkpoints" \
-      --num-epoch-checkpoints "${4:-10}" --output "$checkpoints/averaged.pt"
+      --num-epoch-checkpoints "${4:-10}" --output "$checkpoints/averaged.pt" "${@:5}"
     ;;
   evaluate)
     exec python -m luna_fairseq.translation.evaluate "$data" --path "$checkpoints/averaged.pt" --results "$results" \

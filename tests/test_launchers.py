@@ -1,4 +1,4 @@
-"""scripts/train_torchrun.sh and scripts/train_slurm.sbatch: the commands that they start, and SIGTERM."""
+"""Scripts that start commands: which commands they start, and SIGTERM."""
 
 import os
 import shutil
@@ -35,6 +35,13 @@ def run(script, *words, path=None, **environment):
 def test_syntax(script):
     assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
     assert os.access(str(script), os.X_OK)
+
+
+@pytest.mark.parametrize("words", [["out", "--seed", "3"], ["--help"]])
+def test_the_demo_has_no_options(words, tmp_path):
+    write(tmp_path / "python", "exit 7")
+    done = run(SCRIPTS / "demo.sh", *words, path=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("demo: error: expected at most a folder, got ")
 
 
 def test_one_node(tmp_path):

@@ -7,7 +7,7 @@ import os
 import shutil
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Iterator, List, Sequence
+from typing import IO, Iterable, Iterator, List, Sequence
 
 from luna_fairseq.errors import InputError
 
@@ -78,6 +78,15 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(path)) for path in paths]
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
+
+
+def check_not_input(path: Path, option: str, inputs: Iterable[Path]) -> None:
+    """Raise InputError if a file to write is one of the files ``inputs``, which it would replace.
+
+    The error message names ``option``, the command-line option that sets ``path``, such as "--output".
+    """
+    if path.resolve() in [one.resolve() for one in inputs]:
+        raise InputError(f"{option} {path} is a file that the command reads. Use another name.")
 
 
 def check_writable(path: Path, option: str) -> None:

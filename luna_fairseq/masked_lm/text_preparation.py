@@ -13,7 +13,7 @@ import sentencepiece
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import digest, remove_checksums, sha256, write_checksums
+from luna_fairseq.files.checksums import CHECKSUMS, digest, remove_checksums, sha256, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.files.writing import copy_file, replacing
@@ -40,7 +40,7 @@ SAMPLE = 512
 # Part of the text: split name and output folder.
 Part = Tuple[str, str]
 # Version of the steps' output. Increase it when the output of a step changes, so that the steps run again.
-VERSION = 3
+VERSION = 4
 
 
 class TextPreparation:
@@ -75,7 +75,7 @@ class TextPreparation:
             require_regular_file(path)
         given_dictionary = self._load_given_dictionary()
         checked = {split: self._check_text(split) for split in self.files}
-        owned = [*self.tokenizer, DICTIONARY, *self.binarised]
+        owned = [*self.tokenizer, DICTIONARY, *self.binarised, CHECKSUMS]
         steps = FinishedSteps(self.options.destdir, "prepare_text.json", owned)
         files = {str(path): sha256(path) for path in input_files}
         training = checked["train"][1]

@@ -14,7 +14,7 @@ from luna_fairseq.files.scores import SCORES, find_translation, read_scores
 from luna_fairseq.translation.generated import GenerateOutput
 from luna_fairseq.translation.scores import choose_tokenizer, make_bleu
 
-GENERATED = ("generate-test*.txt", "generate.txt", "generate-valid*.txt")
+GENERATED = ("generate-test[-.]*txt", "generate.txt", "generate-valid[-.]*txt")
 # Largest number of source words in each length group. One more group contains all longer sources.
 LENGTHS = (10, 20, 30, 40, 60, 100)
 ALL = "all"

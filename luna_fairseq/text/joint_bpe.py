@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterable, Iterator, Mapping, Sequence
+from zlib import crc32
 
 import sentencepiece
 
@@ -23,6 +24,12 @@ LEARNING_THREADS = 4
 LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default, it skips lines beyond 4,192 bytes
 # Number of frequent words that are counted exactly. 32,000 pieces are learned from far fewer words.
 MAX_WORDS = 250_000
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer, Japanese and Chinese.
+_UNSEGMENTED = re.compile(
+    "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+_LONGEST_UNSEGMENTED_WORD = 16
+_CHECKSUMS = 2**32
 _SENTENCEPIECE_SYMBOLS = re.compile("(<unk|<s|</s)>")
 
 
@@ -66,15 +73,48 @@ def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
     Whenever the number of distinct words exceeds ``2 * max_words``, only the ``max_words`` most frequent
     words are kept. Characters that occur only in discarded words are kept as one-character words, so that the
     encoding covers them.
+
+    In a script without spaces, a whole sentence is a word and occurs once. A random sample of such sentences
+    takes up to half of the ``max_words``, and its counts are multiplied by the inverse of the sampling rate.
+    The sample consists of the sentences with the smallest checksums, so it is the same in each run.
     """
     words: Counter = Counter()
+    bound = _CHECKSUMS
     for line in lines:
         words.update(line.split())
         if len(words) > 2 * max_words:
-            frequent = Counter(dict(words.most_common(max_words)))
-            rare_characters = set().union(*(words.keys() - frequent.keys())).difference(*frequent)
-            words = frequent + Counter(sorted(rare_characters))
+            checksums = sorted(_checksum(word) for word in words if _is_sentence(word))
+            if len(checksums) > max_words // 2:
+                bound = min(bound, checksums[max_words // 2])
+            words = _keep_frequent(words, max_words, bound)
+    if bound < _CHECKSUMS:
+        words = _keep_frequent(words, len(words), bound)  # sentences since the last time
+        for word in filter(_is_sentence, words):
+            words[word] = round(words[word] * _CHECKSUMS / bound)
     return words
+
+
+def _keep_frequent(words: Counter, max_words: int, bound: int) -> Counter:
+    """Return the sentences with checksums below ``bound``, and the most frequent words, ``max_words`` in all.
+
+    The characters of discarded words are kept as one-character words.
+    """
+    sentences = {
+        word: count for word, count in words.items() if _is_sentence(word) and _checksum(word) < bound
+    }
+    others = Counter({word: count for word, count in words.items() if not _is_sentence(word)})
+    kept = Counter({**dict(others.most_common(max_words - len(sentences))), **sentences})
+    rare_characters = set().union(*(words.keys() - kept.keys())).difference(*kept)
+    return kept + Counter(sorted(rare_characters))
+
+
+def _is_sentence(word: str) -> bool:
+    """Return True if a word is probably a sentence of a language that is written without spaces."""
+    return len(word) > _LONGEST_UNSEGMENTED_WORD and _UNSEGMENTED.search(word) is not None
+
+
+def _checksum(word: str) -> int:
+    return crc32(word.encode("utf-8"))
 
 
 def _break_special_symbols(line: str) -> str:

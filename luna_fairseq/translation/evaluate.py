@@ -1,11 +1,12 @@
-"""Command ``luna-evaluate``: translate the test text of a prepared data folder, and score the translation.
+"""Command ``luna-evaluate``: translate a test text of a prepared data folder, and score the translation.
 
 DATA is a folder that luna-prepare-bitext or luna-prepare-wmt14-en-de wrote. The command translates with beam
 search, restores plain text and scores it with luna-score. With --tune-lenpen, it first chooses the length
 penalty with the best BLEU on the validation text.
 
-DIR then contains hypotheses.LANG, scores.json and the output of fairseq-generate. If you start the command
-again with the same checkpoint, it skips the steps that are done.
+DIR then contains hypotheses.LANG, scores.json and the output of fairseq-generate (with --subset test1,
+hypotheses-test1.LANG and scores-test1.json). If you start the command again with the same checkpoint, it
+skips the steps that are done.
 
 Options after -- go to fairseq-generate. A translation has at most 1.5 tokens per source token plus 20 tokens,
 unless --max-len-a, --max-len-b or --min-len is among these options.
@@ -29,6 +30,8 @@ EXAMPLE = "luna-evaluate data --path checkpoints/averaged.pt --results results -
 _OWN = (
     *("--path", "--gen-subset", "--results-path", "--source-lang", "-s", "--target-lang", "-t", "--beam"),
     *("--nbest", "--lenpen", "--quiet", "--int8", "--shortlist", "--remove-bpe", "--post-process"),
+    # The command restores plain text itself.
+    *("--tokenizer", "--bpe"),
     # These translate a part of the text, or begin with the reference.
     *("--num-shards", "--shard-id", "--score-reference", "--prefix-size"),
 )
@@ -43,6 +46,7 @@ class EvaluationOptions:
         data: folder of the prepared text.
         path: checkpoint to evaluate.
         results: folder to write to.
+        subset: name of the text to translate, or None for "test" and a note on further test texts.
         beam: beam size.
         lenpen: length penalty.
         tune_lenpen: length penalties to try on the validation text. Empty for the default values, None to use
@@ -60,6 +64,7 @@ class EvaluationOptions:
     data: Path
     path: Path
     results: Path
+    subset: Optional[str] = None
     beam: int = 5
     lenpen: float = 1.0
     tune_lenpen: Optional[Sequence[float]] = None
@@ -80,6 +85,8 @@ def build_parser() -> CommandParser:
     parser.path("data", "folder of the prepared text", "DATA")
     parser.path("--path", "checkpoint to evaluate", "CHECKPOINT", required=True)
     parser.path("--results", "folder to write to", "DIR", required=True)
+    subset = "text to translate. The second of several --testpref is test1, the third test2 (default: test)"
+    parser.add_argument("--subset", metavar="NAME", help=subset)
     parser.count("--beam", 5, "beam size")
     penalty = parser.add_mutually_exclusive_group()
     fixed = "length penalty (default: %(default)s, as in fairseq)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -46,7 +47,7 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Evaluation of a checkpoint on the test text of a prepared data folder.
+    """Evaluation of a checkpoint on a test text of a prepared data folder.
 
     The constructor checks the options. :meth:`run` translates the text and scores the translation, but skips
     the steps that an earlier run has finished. In the methods, ``data`` is a data folder, ``subset`` a split
@@ -59,6 +60,10 @@ class Evaluation:
             raise InputError(
                 f"--path {options.path} does not exist. Give a checkpoint that fairseq-train wrote."
             )
+        self.averaged = options.results / "ema.pt"
+        if options.ema and options.path.resolve() == self.averaged.resolve():
+            raise InputError(f"--path {options.path} is the file that --ema writes. Use another --results.")
+        self.stamps = file_stamps([self.path])
         if options.shortlist is not None and not options.shortlist.is_file():
             raise InputError(
                 f"--shortlist {options.shortlist} does not exist. Make it with luna-make-shortlist."
@@ -84,29 +89,34 @@ class Evaluation:
         self.languages = pairs[0]
         self.tokenizer = choose_tokenizer(options.tokenize, self.languages[1])
         make_bleu(self.tokenizer)  # raises before the translation if the tokenizer is not installed
-        self.steps = FinishedSteps(options.results, "evaluate.json", [SCORES])
+        self.subset = options.subset or "test"
+        suffix = "" if self.subset == "test" else f"-{self.subset}"
+        self.hypotheses = options.results / f"hypotheses{suffix}.{self.languages[1]}"
+        self.scores = options.results / SCORES.replace(".", f"{suffix}.")
+        self.steps = FinishedSteps(options.results, "evaluate.json", [self.scores.name])
 
     def run(self) -> None:
         """Translate the test text, score the translation, and write and print the scores.
 
         With ``--tune-lenpen``, the length penalty is chosen on the validation text first.
         """
-        options = self.options
-        origin = describe_checkpoint(options.path, options.ema)  # now, because training may replace the file
+        options, subset = self.options, self.subset
+        origin = describe_checkpoint(options.path, options.ema)
+        self._check_unchanged()
         if options.ema:
             self._write_ema()
-        references = list(read_lines(self._reference_path("test")))
+        references = list(read_lines(self._reference_path(subset)))
         if options.test_set in TEST_SETS:  # before the translation, which may take hours
             check_reference(TEST_SETS[options.test_set], references)
         penalty = options.lenpen if options.tune_lenpen is None else self._tune_length_penalty()
-        generated = self._generate("test", penalty)
-        print(f"test: beam {options.beam}, length penalty {penalty:g}")
-        pieces = self._pieces_path("test")
+        generated = self._generate(subset, penalty)
+        print(f"{subset}: beam {options.beam}, length penalty {penalty:g}")
+        pieces = self._pieces_path(subset)
         scored = ScoreOptions(
             generated,
-            reference=self._reference_path("test"),
-            output=options.results / f"hypotheses.{self.languages[1]}",
-            scores=options.results / SCORES,
+            reference=self._reference_path(subset),
+            output=self.hypotheses,
+            scores=self.scores,
             tokenize=self.tokenizer,
             detokenize=self.detokenizer,
             split_compounds=should_score_moses_tokens(self.languages[1]),
@@ -116,6 +126,15 @@ class Evaluation:
             samples=options.samples,
         )
         score(scored, {**origin, "settings": self._settings(penalty)})
+        others = [] if options.subset else self._other_test_texts()
+        if others:
+            print(f"{options.data} has more test texts: translate them with --subset {' or '.join(others)}")
+
+    def _other_test_texts(self) -> List[str]:
+        """Return the names of the second and all further test texts, such as "test1"."""
+        name = re.compile(rf"(test\d+)\.{re.escape(self.languages[1])}")
+        matches = (name.fullmatch(path.name) for path in (self.options.data / "plain").glob("test*"))
+        return sorted(match[1] for match in matches if match)
 
     def _settings(self, penalty: float) -> Dict[str, Any]:
         """Return the search settings to record with the scores, such as beam size and length penalty."""
@@ -132,14 +151,21 @@ class Evaluation:
 
     def _write_ema(self) -> None:
         """Write the moving average of the weights to ``ema.pt``, and select this file for the evaluation."""
-        averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
-            write_ema(self.path, averaged)
-            return [averaged.name], {}
+            write_ema(self.path, self.averaged)
+            self._check_unchanged()
+            return [self.averaged.name], {}
 
-        self.steps.do("ema", digest(file_stamps([self.path])), write, announce=False)
-        self.path = averaged
+        self.steps.do("ema", digest(self.stamps), write, announce=False)
+        self.path, self.stamps = self.averaged, file_stamps([self.averaged])
+
+    def _check_unchanged(self) -> None:
+        """Raise InputError if another process, such as a training, has replaced the checkpoint."""
+        if file_stamps([self.path]) != self.stamps:
+            raise InputError(
+                f"{self.path} changed during the evaluation. Copy the checkpoint, and evaluate the copy."
+            )
 
     def _tune_length_penalty(self) -> float:
         """Return the length penalty with the best BLEU on the validation text, and print all BLEU scores."""
@@ -200,7 +226,7 @@ class Evaluation:
         """Run fairseq-generate on a split, unless the output ``name`` is up to date. Return its path."""
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
-        files = [*filter(None, [self.path, self.options.shortlist]), *self._data_files(data, subset)]
+        files = [*filter(None, [self.options.shortlist]), *self._data_files(data, subset)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.options.results / "generate.log"
@@ -209,9 +235,10 @@ class Evaluation:
             with bar, replacing(self.options.results / name) as output:
                 command = fairseq_command("generate", options)
                 run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
+                self._check_unchanged()
             return [name], {}
 
-        self.steps.do(name, digest(options, file_stamps(files)), generate, announce=False)
+        self.steps.do(name, digest(options, [*self.stamps, *file_stamps(files)]), generate, announce=False)
         return self.options.results / name
 
     def _data_files(self, data: Path, subset: str) -> List[Path]:

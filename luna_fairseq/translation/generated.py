@@ -19,17 +19,19 @@ OTHER_TEXT = 0.1
 class GenerateOutput:
     """Sources, references and best hypotheses read from an output file of fairseq-generate.
 
-    With ``must_be_complete``, an incomplete last line is an error. Otherwise, the line is ignored.
+    With ``must_be_complete``, an incomplete last line is an error. Otherwise, the line is ignored. With
+    ``moses_tokens``, hypotheses are Moses tokens, which only the ``H-`` lines hold if fairseq-generate has
+    detokenized the ``D-`` lines (``--tokenizer``).
 
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
         targets: mapping from a sentence number to the text of its ``T-`` line.
-        best: mapping from a sentence number to its best hypothesis, from the detokenized ``D-`` lines if
-            there are any, otherwise from the ``H-`` lines.
+        best: mapping from a sentence number to its best hypothesis, from the ``D-`` lines if there are any,
+            otherwise from the ``H-`` lines. Moses tokens are from the ``H-`` lines, with subwords joined.
         notes: messages about irregularities in the file.
     """
 
-    def __init__(self, path: Path, must_be_complete: bool = True) -> None:
+    def __init__(self, path: Path, must_be_complete: bool = True, moses_tokens: bool = False) -> None:
         self.path, self.notes = path, []  # type: Path, List[str]
         found = lines_by_kind(path, must_be_complete)
         self.sources, self.targets = found["S"], found["T"]
@@ -40,6 +42,8 @@ class GenerateOutput:
                 f"the D- lines of {path} have lost their spaces, because fairseq-generate decoded twice "
                 "(--bpe and --remove-bpe): H- lines are used"
             )
+        if moses_tokens and found["H"]:
+            self.best = {number: _join_subwords(line) for number, line in found["H"].items()}
 
     def hypotheses(self, references: Sequence[str]) -> List[str]:
         """Return the best hypothesis of each sentence, in the order of the references.
@@ -95,6 +99,7 @@ class GenerateOutput:
             InputError: A file contains a different text, or the reference equals the source.
         """
         notes = _compare_lines(reference, references, self.targets, f"T- lines of {self.path}")
+        notes += _compare_case(reference, references, self.targets, f"T- lines of {self.path}")
         if not self.targets and _find_differing(references, self.sources)[0] == []:
             if any(_strip_marks(line) for line in self.sources.values()):
                 raise InputError(
@@ -151,6 +156,11 @@ def _has_pieces(lines: Sequence[str]) -> bool:
     return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
 
 
+def _join_subwords(line: str) -> str:
+    """Join the subwords of subword-nmt: ``walk@@ ing`` becomes ``walking``."""
+    return f"{line} ".replace("@@ ", "").rstrip()
+
+
 def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
     """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
@@ -190,6 +200,24 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
             f"{path}: {len(lines) - compared} of {len(lines)} lines were not compared with the {label}"
         )
     return notes
+
+
+def _compare_case(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
+    """Return a message if a reference or the printed sentences are in lower case, and the others are not.
+
+    The arguments are those of :func:`_compare_lines`. Few lines with capitals on one side are accepted.
+    """
+    known = [number for number in printed if number < len(lines)]
+    few = OTHER_TEXT * len(known)
+    capitals, printed_capitals = (
+        sum(side[number] != side[number].lower() for number in known) for side in (lines, printed)
+    )
+    effect = "BLEU counts words with capitals as wrong"
+    if not printed_capitals and capitals > few:
+        return [f"the {label} are in lower case and {path} is not: {effect}. Give a reference in lower case."]
+    if not capitals and printed_capitals > few:
+        return [f"{path} is in lower case and the {label} are not: {effect}. Give a reference with capitals."]
+    return []
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import CONTENT, digest, remove_checksums, write_checksums
+from luna_fairseq.files.checksums import CHECKSUMS, CONTENT, digest, remove_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
@@ -34,7 +34,7 @@ from luna_fairseq.translation.pair_data import PairData
 from luna_fairseq.translation.prepare_bitext import BitextOptions
 
 # Part of every key. Increase it when the output of a step changes, so that old output counts as unfinished.
-VERSION = 6
+VERSION = 7
 # Options on which the trained model depends.
 DECISIVE_OPTIONS = (
     "source_lang",
@@ -83,8 +83,23 @@ class Preparation:
         for split, prefixes in (("valid", options.validpref), ("test", options.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
                 self.prefixes[f"{split}{number or ''}"] = prefix
+        # Folders of DIR that text is written to.
+        self.text_folders = ["plain", *(["tokenised"] if self.method.tokenize else [])]
+        self._check_inputs_are_not_outputs()
         lengths = LengthFilter(options.max_length, options.max_ratio)
         self.data = PairData(options.destdir, self.languages, self.prefixes, lengths, options.shards)
+
+    def _check_inputs_are_not_outputs(self) -> None:
+        """Raise InputError if a text is in a folder to which :meth:`run` writes text."""
+        outputs = [(self.options.destdir / folder).resolve() for folder in self.text_folders]
+        for prefix in self.prefixes.values():
+            for ending in (*self.languages, IDS):
+                path = Path(f"{prefix}.{ending}")
+                if path.resolve().parent in outputs:
+                    raise InputError(
+                        f"{path} would be overwritten, because the command writes text to the folder "
+                        f"{path.parent}. Use another --destdir."
+                    )
 
     def check(self) -> None:
         """Read and check all text, and set ``self.text`` for :meth:`run`.
@@ -114,7 +129,13 @@ class Preparation:
         """Run the steps that are not finished yet, and print the size of each text."""
         if not self.text:
             self.check()
-        owned = [*self.models, *self.data.names()]
+        texts = [
+            f"{folder}/{split}.{language}"
+            for folder in self.text_folders
+            for split in self.prefixes
+            for language in self.languages
+        ]
+        owned = [*self.models, *self.data.names(), *texts, CHECKSUMS]
         steps = FinishedSteps(self.options.destdir, "prepare_bitext.json", owned)
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.method.name, self.method.versions, self.languages)

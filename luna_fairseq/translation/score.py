@@ -22,7 +22,7 @@ from luna_fairseq.commands.arguments import CommandParser, Number, read_options
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import write_scores
-from luna_fairseq.files.writing import write_text
+from luna_fairseq.files.writing import check_not_input, write_text
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.translation.generated import GenerateOutput
@@ -91,8 +91,8 @@ def build_parser() -> CommandParser:
     add(
         "--detokenize",
         choices=["moses"],
-        help="restore plain text from the Moses tokens of a system that was trained on text prepared with "
-        "--subword moses (default: the hypotheses are plain text)",
+        help="restore plain text from the Moses tokens in the H- lines of a system that was trained on text "
+        "prepared with --subword moses (default: the hypotheses are plain text)",
     )
     add(
         "--split-compounds",
@@ -141,16 +141,20 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
             :func:`luna_fairseq.files.scores.describe_checkpoint`. None if unknown.
 
     Raises:
-        InputError: A file is missing, or does not match the translated text.
+        InputError: A file is missing, does not match the translated text, or is both read and written.
         OSError: A file cannot be written.
     """
     if options.target_lang is None and (options.detokenize or options.split_compounds):
         raise InputError("--detokenize and --split-compounds need a language. Give --target-lang.")
+    inputs = [options.generated, options.reference, options.source, options.documents]
+    for name, path in (("--output", options.output), ("--scores", options.scores)):
+        if path is not None:
+            check_not_input(path, name, filter(None, inputs))
     language = options.target_lang or options.reference.suffix[1:]
     tokenizer = choose_tokenizer(options.tokenize, language)
     make_bleu(tokenizer)  # raises if the tokenizer is not installed
     references = list(read_lines(options.reference))
-    generated = GenerateOutput(options.generated)
+    generated = GenerateOutput(options.generated, moses_tokens=options.detokenize == "moses")
     pieces = read_pieces(options.documents) if options.documents else []
     if pieces and len(generated.best) == len(pieces) < len(references):
         raise InputError(

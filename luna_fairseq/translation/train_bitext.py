@@ -1,11 +1,12 @@
 """Command ``luna-train-bitext``: train a translation model on parallel text, from raw text to a score.
 
 The command prepares the text (luna-prepare-bitext, whose options it takes), trains with a recipe (luna-train)
-and averages the checkpoints of the last epochs (luna-average-checkpoints). It then translates the test text
+and averages the checkpoints of the last epochs (luna-average-checkpoints). It then translates each test text
 and scores the translation (luna-evaluate). It uses a GPU if there is one.
 
-DIR then contains data/, checkpoints/, train.log, hypotheses.LANG and scores.json. If you start the command
-again with the same options, it continues where it stopped. Options after -- go to fairseq-train and override
+DIR then contains data/, checkpoints/, train.log, hypotheses.LANG and scores.json. With several test texts,
+the second is in hypotheses-test1.LANG and scores-test1.json. If you start the command again with the same
+options, it continues where it stopped. Options after -- go to fairseq-train and override
 the recipe.
 """
 
@@ -85,7 +86,10 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     if "--sentence-diagonal" in settings and args.documents is None:
         raise InputError("--sentence-diagonal needs documents. Give --documents 256, or another --recipe.")
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
-    subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
+    subsets, tests = (
+        [f"{split}{number or ''}" for number in range(len(prefixes.split(",")))]
+        for split, prefixes in (("valid", args.validpref), ("test", args.testpref))
+    )
     training = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
     training += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
     # Without this option, fairseq rejects files such as valid1 that are not among the subsets.
@@ -129,10 +133,12 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     FinishedSteps(out, STEPS).do("average", digest(file_stamps(inputs)), average)
 
-    _print_step(f"translate and score: {out}")
     words = [str(data), "--path", str(averaged), "--results", str(out), "--samples", str(args.samples)]
     words += ["--tokenize", tokenizer]
-    _run_command(evaluate.main, words + (["--", "--cpu"] if "--cpu" in extra else []))
+    for test in tests:
+        _print_step(f"translate and score {test}: {out}")
+        more = ["--subset", test, *(["--", "--cpu"] if "--cpu" in extra else [])]
+        _run_command(evaluate.main, [*words, *more])
 
 
 def _print_step(title: str) -> None:

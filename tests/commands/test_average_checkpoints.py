@@ -298,7 +298,7 @@ def test_contradictory_arguments_are_refused(tmp_path, capsys):
     }
     for message, arguments in cases.items():
         assert message in refused(capsys, "--inputs", *arguments, "--output", output)
-    assert "one of the checkpoints" in refused(capsys, "--inputs", *paths, "--output", paths[1])
+    assert "is a file that the command reads" in refused(capsys, "--inputs", *paths, "--output", paths[1])
     for bad, why in (
         (tmp_path / "no" / "out.pt", f"{tmp_path / 'no'} does not exist"),
         (tmp_path, "is a folder"),

@@ -18,8 +18,8 @@ TINY = (
 HEADS = "--encoder-projected-attention-heads 2 --decoder-projected-attention-heads 2".split()
 
 
-def script(*words):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+def script(*words, python=Path(sys.executable)):
+    path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
     return subprocess.run(
         ["bash", str(ROOT / "scripts" / "wmt14_en_de.sh"), *map(str, words)],
         stdout=subprocess.PIPE,
@@ -98,6 +98,24 @@ def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
     before = generated.stat().st_mtime_ns
     assert without_log(succeed("evaluate", *evaluate)) == without_log(out)
     assert generated.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    "words, number, more",
+    [
+        ([], "10", []),
+        (["3"], "3", []),
+        (["3", "--checkpoint-upper-bound", "40"], "3", ["--checkpoint-upper-bound", "40"]),
+        (["--ema"], "10", ["--ema"]),
+    ],
+)
+def test_the_command_that_averages_gets_all_options(words, number, more, tmp_path):
+    (tmp_path / "python").write_text('#!/usr/bin/env bash\necho "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    out = script("average", "wmt14", "luna", *words, python=tmp_path / "python").stdout.split()
+    inputs = ["--inputs", "wmt14/checkpoints/luna", "--num-epoch-checkpoints", number]
+    output = ["--output", "wmt14/checkpoints/luna/averaged.pt"]
+    assert out == ["-m", "luna_fairseq.commands.average_checkpoints", *inputs, *output, *more]
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,23 @@ def test_what_is_read_as_a_space_is_counted(text, capsys):
     assert expected in capsys.readouterr().out
 
 
+def test_checksums_of_another_program_are_kept(text, capsys):
+    """The folder of a pretrained model's data is refused as the folder of a task."""
+    (text / "data").mkdir()
+    (text / "data" / "checksums.sha256").write_text("mine\n")
+    assert prepare(text, "--vocab-size", 40) == 1
+    assert (text / "data" / "checksums.sha256").read_text() == "mine\n"
+    (text / "data" / "checksums.sha256").unlink()
+    assert prepare(text, "--vocab-size", 40) == 0
+    before = (text / "data" / "checksums.sha256").read_bytes()
+    for split in ("train", "dev"):
+        (text / f"{split}.tsv").write_text("sentence\tlabel\nthe cat\t1\na dog\t0\n", encoding="utf-8")
+    words = ["SST-2", str(text), "--vocabulary", str(text / "data"), "--destdir", str(text / "data")]
+    assert prepare_task.main([*words, "--workers", "1"]) == 1
+    assert "checksums.sha256 already exists" in capsys.readouterr().err
+    assert (text / "data" / "checksums.sha256").read_bytes() == before
+
+
 def test_unknown_tokens_of_a_task_are_compared_at_every_start(text, capsys):
     assert prepare(text, "--vocab-size", 40) == 0
     for split, number in (("train", 20), ("dev", 4)):

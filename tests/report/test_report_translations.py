@@ -83,6 +83,9 @@ def test_the_translation_that_was_scored_is_shown(two, tmp_path):
     newer = folder / "generate-test-lenpen0.4.txt"
     newer.write_text("S-0\ta\nT-0\tb\nH-0\t-1\tnewer\n", encoding="utf-8")
     os.utime(str(newer), (2e9, 2e9))
+    another_text = folder / "generate-test1-lenpen0.4.txt"
+    another_text.write_text(newer.read_text(encoding="utf-8").replace("newer", "another text"))
+    os.utime(str(another_text), (3e9, 3e9))
     found = read_translations(folder)
     assert len(found.sentences) == 80 and len(found.scores) == 1 and not found.note
     scored = folder / "generate-test-lenpen1.txt"

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from random import Random
 
 import pytest
 import sentencepiece
@@ -138,3 +139,23 @@ def test_counting_words_keeps_frequent_words_and_all_characters():
     assert len(found) <= 40 and all(found[word] == exact[word] for word in ("the", "cat"))
     assert set().union(*found) == set().union(*exact)
     assert count_words(lines) == exact
+
+
+def test_counting_words_samples_sentences_without_spaces():
+    """Such a sentence occurs once, and all sentences together count as often as in the text."""
+    draw = Random(3)
+    words = ["".join(draw.choices("กขคงจฉชซ", k=4)) for _ in range(30)]
+    sentences = ["".join(draw.choices(words, k=6)) for _ in range(2000)]
+    lines = [f"{sentence} the w{number % 500}" for number, sentence in enumerate(sentences)] + ["ฮ" * 20]
+    found = count_words(lines, max_words=200)
+    sampled = {word: count for word, count in found.items() if len(word) == 24}
+    assert 60 <= len(sampled) <= 150 and 1600 < sum(sampled.values()) < 2400
+    assert (
+        found["the"] == 2000 and sum(word.startswith("w") for word in found) >= 100 and "ฮ" in "".join(found)
+    )
+    exact, counts = Counter("".join(sentences)), Counter()
+    for word, count in sampled.items():
+        counts.update({letter: word.count(letter) * count for letter in word})
+    assert all(0.6 < counts[letter] / exact[letter] < 1.6 for letter in exact)
+    assert list(count_words(lines, max_words=200).items()) == list(found.items())
+    assert count_words(lines) == Counter(" ".join(lines).split())

@@ -1,11 +1,17 @@
-"""Checks and options of luna-evaluate before translation."""
+"""Checks and options of luna-evaluate, without a model."""
 
+import json
+from hashlib import sha256
+
+import numpy as np
 import pytest
 
 from luna_fairseq.commands.arguments import read_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation import evaluate, evaluation
+
+KINDS = (("S", "x "), ("T", ""), ("H", "-0.1\t"))  # lines of fairseq-generate, and their beginnings
 
 
 @pytest.fixture
@@ -85,6 +91,77 @@ def test_a_shortlist_is_passed_on(data, tmp_path, monkeypatch):
     assert options[options.index("--shortlist") + 1] == str(tmp_path / "shortlist")
 
 
+@pytest.fixture
+def translated(data, tmp_path, monkeypatch):
+    """Function that evaluates data with two sentences, and calls ``meanwhile(path)`` during translation.
+
+    The translation is the reference. The result is the exit status.
+    """
+    text = {"en": ["a dog sleeps", "a cat sleeps"], "de": ["ein Hund schläft", "eine Katze schläft"]}
+    for split in ("valid", "test", "test1"):
+        for language, lines in text.items():
+            path = data / "plain" / f"{split}.{language}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def evaluated(*words, meanwhile=lambda path: None):
+        def translate(command, log, shown, output, *_):
+            lines = (f"{kind}-{n}\t{x}{line}" for n, line in enumerate(text["de"]) for kind, x in KINDS)
+            output.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            meanwhile(data / "checkpoint.pt")
+
+        monkeypatch.setattr(evaluation, "run_logged", translate)
+        monkeypatch.setattr(evaluation, "_position_options", lambda path: {})
+        monkeypatch.setattr(evaluation, "read_sizes", lambda *_: np.array([3, 3]))
+        words = ["--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out"), *words]
+        return evaluate.main([str(data), *words])
+
+    return evaluated
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_a_checkpoint_that_changes_meanwhile_is_not_scored(
+    ema, translated, data, tmp_path, monkeypatch, capsys
+):
+    def replace(path):
+        path.write_bytes(path.read_bytes() + b"more")
+
+    if ema:  # the checkpoint is replaced while its average is written
+        monkeypatch.setattr(evaluation, "write_ema", lambda path, to: (to.touch(), replace(path)))
+    assert translated(*["--ema"] * ema, meanwhile=lambda path: ema or replace(path)) == 1
+    assert "checkpoint.pt changed during the evaluation" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "scores.json").exists()
+    monkeypatch.setattr(evaluation, "write_ema", lambda path, to: to.touch())
+    assert translated(*["--ema"] * ema) == 0
+    checksum = sha256((data / "checkpoint.pt").read_bytes()).hexdigest()
+    scores = json.loads((tmp_path / "out" / "scores.json").read_text())
+    assert {score["checkpoint_sha256"] for score in scores} == {checksum}
+    if ema:  # the checkpoint may change once its average is written
+        assert translated("--ema", "--beam", "2", meanwhile=replace) == 0
+
+
+def test_one_of_several_test_texts(translated, tmp_path, capsys):
+    assert translated() == 0
+    said = capsys.readouterr().out
+    assert said.startswith("test: ") and "has more test texts: translate them with --subset test1\n" in said
+    first = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert translated("--subset", "test1") == 0
+    said = capsys.readouterr().out
+    assert said.startswith("test1: ") and "--subset" not in said
+    names = {path.name for path in (tmp_path / "out").iterdir()} - set(first)
+    assert names == {"hypotheses-test1.de", "scores-test1.json", "generate-test1-lenpen1.txt"}
+    for name in ("hypotheses.de", "scores.json", "generate-test-lenpen1.txt"):
+        assert (tmp_path / "out" / name).stat().st_mtime_ns == first[name]
+    assert translated("--subset", "test2") == 1
+    assert "test2.de does not exist" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_not_overwritten_by_its_average(data, tmp_path):
+    (tmp_path / "ema.pt").touch()
+    words = [str(data), "--path", str(tmp_path / "ema.pt"), "--results", str(tmp_path), "--ema"]
+    with pytest.raises(InputError, match="--path .*ema.pt is the file that --ema writes"):
+        evaluate_with(words)
+
+
 @pytest.mark.parametrize(
     "languages", [("en", "zh-Hans"), ("pt-BR", "en"), ("tok.en", "de"), ("en", "en-GB"), ("a-b", "b")]
 )
@@ -101,7 +178,9 @@ def test_languages_with_hyphens_and_dots(languages, data, tmp_path):
     assert found.languages == languages
 
 
-@pytest.mark.parametrize("option", ["--score-reference", "--prefix-size", "--num-shards", "--remove-bpe"])
+@pytest.mark.parametrize(
+    "option", ["--score-reference", "--prefix-size", "--num-shards", "--remove-bpe", "--tokenizer", "--bpe"]
+)
 def test_options_with_which_the_scores_would_not_be_the_models(option, data, tmp_path, capsys):
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
     assert evaluate.main([*words, "--", option]) == 1

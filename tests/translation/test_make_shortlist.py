@@ -179,3 +179,11 @@ def test_a_folder_without_training_text_is_refused(tmp_path, capsys):
     status, output = make(tmp_path / "empty")
     assert status == 1 and not output.exists()
     assert "holds no training text" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["dict.de.txt", "train.en-de.en.bin", "valid.en-de.de.idx"])
+def test_a_file_of_the_data_is_not_overwritten(name, data, capsys):
+    before = (data / name).read_bytes()
+    assert make_shortlist.main([str(data), "--output", str(data / name)]) == 1
+    assert f"--output {data / name} is a file that the command reads" in capsys.readouterr().err
+    assert (data / name).read_bytes() == before

@@ -215,13 +215,38 @@ def test_vocabulary_size_that_does_not_fit(prepare, size, message):
     assert size == 9 or prepare(vocab_size=int(err.split()[-1].rstrip(".")))[0] == 0
 
 
-def test_a_folder_of_another_program_is_left_alone(prepare, tmp_path):
+@pytest.mark.parametrize("name", ["dict.en.txt", "checksums.sha256"])
+def test_a_folder_of_another_program_is_left_alone(name, prepare, tmp_path):
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "dict.en.txt").write_text("mine 1\n")
+    (tmp_path / "out" / name).write_text("mine 1\n")
     status, _, err = prepare()
-    assert status == 1 and "dict.en.txt" in err and err.count("\n") == 1
-    assert (tmp_path / "out" / "dict.en.txt").read_text() == "mine 1\n"
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["dict.en.txt"]
+    assert status == 1 and name in err and err.count("\n") == 1
+    assert (tmp_path / "out" / name).read_text() == "mine 1\n"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [name]
+
+
+@pytest.mark.parametrize("folder", ["plain", "tokenised"])
+@pytest.mark.parametrize("is_input", [True, False])
+def test_text_of_the_user_is_not_overwritten(folder, is_input, prepare, text, tmp_path):
+    """Text in DIR/plain or DIR/tokenised is refused as input, and as a file of another program."""
+    destdir = tmp_path / "out"
+    (destdir / folder).mkdir(parents=True)
+    for path in sorted(text.glob("[!t]*" if folder == "plain" else "train.*")):
+        (destdir / folder / path.name).write_bytes(path.read_bytes())
+        if is_input:
+            path.unlink()
+            path.symlink_to(destdir / folder / path.name)
+    before = contents(destdir)
+    status, out, err = prepare("--subword", "moses", vocab_size=100)
+    assert status == 1 and err.count("\n") == 1 and "finished" not in out
+    assert ("Use another --destdir" if is_input else "belongs to another program") in err
+    assert contents(destdir) == before and not (destdir / "prepare_bitext.json").exists()
+
+
+def test_the_folder_of_tokens_may_hold_text_if_there_are_no_tokens(prepare, text, tmp_path):
+    text.rename(tmp_path / "tokenised")
+    text.symlink_to(tmp_path / "tokenised")
+    assert prepare(out=".")[0] == 0
 
 
 @pytest.mark.parametrize(

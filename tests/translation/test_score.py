@@ -82,6 +82,15 @@ def test_output_and_samples(run, tmp_path):
     assert "[2]\n  source     two\n" in out and "[3]" not in out
 
 
+@pytest.mark.parametrize("option", ["--output", "--scores"])
+@pytest.mark.parametrize("name", ["generate.txt", "test.de", "test.en"])
+def test_files_that_are_read_are_not_overwritten(option, name, run, tmp_path):
+    (tmp_path / "test.en").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    out = run(generated(HYPOTHESES), "--source", str(tmp_path / "test.en"), option, str(tmp_path / name))
+    assert out.startswith("luna-score: error: ") and f"{option} {tmp_path / name}" in out
+    assert (tmp_path / name).read_text(encoding="utf-8").count("\n") >= 3
+
+
 def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
     hypotheses = ["", "a\tb", "c\u2028d"]
     run(generated(hypotheses), "--output", str(tmp_path / "out"))
@@ -147,6 +156,25 @@ def test_other_text_without_references_in_the_file(run, tmp_path):
 def test_the_same_text_written_otherwise(run, target, said):
     out = run(generated(HYPOTHESES, targets=[target, *REFERENCES[1:]]))
     assert "BLEU = " in out and ("note:" in out) == (said is not None) and (said or "") in out
+
+
+@pytest.mark.parametrize(
+    "lower, said",
+    [
+        ("targets", "the T- lines of {}/generate.txt are in lower case and {}/test.de is not"),
+        ("references", "{}/test.de is in lower case and the T- lines of {}/generate.txt are not"),
+        ("both", None),
+        ("neither", None),
+    ],
+)
+def test_a_difference_in_case_is_said(lower, said, run, tmp_path):
+    """BLEU distinguishes case, which the comparison with the T- lines does not."""
+    lowered = [line.lower() for line in REFERENCES]
+    targets = lowered if lower in ("targets", "both") else REFERENCES
+    references = lowered if lower in ("references", "both") else REFERENCES
+    out = run(generated(HYPOTHESES, targets=targets), references=references)
+    assert "BLEU = " in out and ("note: " in out) == (said is not None)
+    assert (said or "").format(tmp_path, tmp_path) in out
 
 
 def test_a_corrected_reference_is_said(run):

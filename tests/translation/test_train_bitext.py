@@ -24,8 +24,9 @@ def trained(forked_commands, tmp_path_factory):
     for path in sorted(corpus.iterdir()):
         path.rename(path.with_suffix(f".{SOURCE if path.suffix == '.en' else TARGET}"))
     words = [*LANGUAGES, "--recipe", "demo", "--average", "2", "--destdir", str(folder / "out")]
-    for split in ("train", "valid", "test"):
+    for split in ("train", "valid"):
         words += [f"--{split}pref", str(corpus / split)]
+    words += ["--testpref", f"{corpus / 'test'},{corpus / 'valid'}"]
     return folder / "out", words, corpus
 
 
@@ -38,8 +39,10 @@ def test_from_text_to_score_and_on(trained, capfd):
     assert train(words, "150", "2") == 0
     said = capfd.readouterr().out
     assert "luna-train: batch: 1 GPU x 1,000 tokens x --update-freq 1" in said and "| valid |" in said
-    assert "BLEU = " in said and "signature: " in said and said.count("  reference  ") == 10
-    assert len((out / f"hypotheses.{TARGET}").read_text(encoding="utf-8").split("\n")) == 13 + 1
+    assert said.count("\nBLEU = ") == 2 and "signature: " in said and said.count("  reference  ") == 10 + 5
+    for name, lines in (("", 13), ("-test1", 5)):
+        hypotheses = (out / f"hypotheses{name}.{TARGET}").read_text(encoding="utf-8")
+        assert hypotheses.count("\n") == lines and (out / f"scores{name}.json").is_file()
     checkpoints = {f"checkpoint{name}.pt" for name in ("1", "2", "_best", "_last")}
     found = {path.name for path in (out / "checkpoints").iterdir()}
     assert found == {*checkpoints, "averaged.pt", "run.json", "sentencepiece.bpe.model"}

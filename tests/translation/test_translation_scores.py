@@ -37,6 +37,24 @@ def test_moses_tokens():
     assert tokenize_pairs(("en", "de"), [("It's 5-fold.", "\u200b")]) == [("It &apos;s 5 @-@ fold .", "")]
 
 
+@pytest.mark.parametrize(
+    "codes, line, tokens",
+    [
+        (
+            "en en-GB en_US eng EN",
+            "It's the dogs' bone, isn't it?",
+            "It &apos;s the dogs &apos; bone , isn &apos;t it ?",
+        ),
+        ("fr fr-CA fra fre", "L'été n'est pas là.", "L&apos; été n&apos; est pas là ."),
+        ("it it-CH ita", "L'acqua dell'isola.", "L&apos; acqua dell&apos; isola ."),
+    ],
+)
+def test_all_codes_of_a_language_have_its_rules(codes, line, tokens):
+    for code in codes.split():
+        assert " ".join(tokenize(normalize(line, code), code)) == tokens
+        assert detokenize(tokens.split(), code) == normalize(line, code)
+
+
 def test_the_fast_tokenizer_is_sacremoses_own():
     from sacremoses import MosesTokenizer
 
@@ -99,6 +117,25 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
     scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
     assert [one["name"] for one in scores] == ["BLEU", "chrF2", "BLEU of tokens"]
     assert GenerateOutput(generated).hypotheses(["a"] * 3)[0] == moses(HYPOTHESES[0])
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_lines_that_are_detokenized_already(joined, tmp_path, capsys):
+    """Only H- lines are Moses tokens with fairseq-generate --tokenizer, and pieces without --remove-bpe."""
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
+    tokens = [moses(line) for line in HYPOTHESES]
+    pieces = (
+        tokens if joined else [line.replace("sein", "se@@ in").replace(" km", " k@@ m") for line in tokens]
+    )
+    words = [str(tmp_path / "generate.txt"), "--reference", str(tmp_path / "test.de")]
+    words += "--detokenize moses --target-lang de --split-compounds".split()
+    printed = []
+    for kinds in ({"H": tokens}, {"H": pieces, "D": HYPOTHESES}, {"H": pieces, "D": tokens}):
+        lines = (f"{kind}-{n}\t-0.1\t{line}\n" for kind in kinds for n, line in enumerate(kinds[kind]))
+        (tmp_path / "generate.txt").write_text("".join(lines), "utf-8")
+        assert score.main(words) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] == printed[2] and "BLEU of tokens" in printed[0]
 
 
 def test_a_tokenizer_whose_model_cannot_be_fetched(monkeypatch):

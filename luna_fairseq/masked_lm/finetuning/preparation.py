@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import digest, file_stamps, remove_checksums, write_checksums
+from luna_fairseq.files.checksums import CHECKSUMS, digest, file_stamps, remove_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
@@ -44,7 +44,8 @@ class TaskPreparation:
 
     def run(self) -> None:
         """Prepare the task unless the output is up to date, and print the size of each split."""
-        steps = FinishedSteps(self.options.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
+        owned = ["input0", "label", DESCRIPTION, CHECKSUMS]
+        steps = FinishedSteps(self.options.destdir, "prepare_task.json", owned)
         paths = [self.options.folder / name for name in self.task.splits.values()]
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
         files = [*sorted(published), self.options.vocabulary / DICTIONARY, *self.tokenizer]
