@@ -72,13 +72,13 @@ def test_the_base_model_can_be_saved_and_loaded(kind, variant, head, tmp_path):
         torch.testing.assert_close(found, model.luna(**given)[0], rtol=0, atol=0)
 
 
-@every_kind
 def test_the_mean_over_masked_positions_is_zero():
     mask = torch.tensor([[True, True, False], [False, False, False]])
     means = masked_mean(torch.full((2, 3, 4), 6.0), mask)
     assert means.tolist() == [[6.0] * 4, [0.0] * 4]
 
 
+@every_kind
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant):
     """Each layer is recomputed once, and each parameter has a gradient, which DDP requires."""

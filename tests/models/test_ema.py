@@ -13,6 +13,7 @@ from checkpoints import save  # noqa: E402
 
 from luna_fairseq.commands import average_checkpoints  # noqa: E402
 from luna_fairseq.errors import InputError  # noqa: E402
+from luna_fairseq.files.checksums import file_stamps  # noqa: E402
 from luna_fairseq.files.finished_steps import FinishedSteps  # noqa: E402
 from luna_fairseq.models import LunaModel  # noqa: E402
 from luna_fairseq.translation.evaluation import Evaluation  # noqa: E402
@@ -87,7 +88,13 @@ def test_evaluation(trained):
     results = trained.folder / "results"
     results.mkdir()
     steps = FinishedSteps(results, "evaluate.json", ["scores.json"])
-    evaluation = SimpleNamespace(path=trained.path, options=SimpleNamespace(results=results), steps=steps)
+    evaluation = SimpleNamespace(
+        path=trained.path,
+        stamps=file_stamps([trained.path]),
+        averaged=results / "ema.pt",
+        steps=steps,
+        _check_unchanged=lambda: None,
+    )
     Evaluation._write_ema(evaluation)
     assert evaluation.path == results / "ema.pt"
     state = torch.load(str(results / "ema.pt"), weights_only=False)
