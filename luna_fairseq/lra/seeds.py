@@ -191,7 +191,7 @@ def check_prepared_task(data: Path, task: str) -> None:
     """Raise InputError if luna-prepare-lra prepared the folder ``data`` for another task than ``task``."""
     try:
         prepared = next(iter(json.loads((data / RECORD).read_text(encoding="utf-8"))), "")
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return  # prepared by another program
     found = TASK_OF_PREPARED.get(prepared, task)
     if found != task:

@@ -42,7 +42,7 @@ def check_triton() -> None:
 
 
 class FusedProjections(nn.Module):
-    """Base class for computing several linear layers with the same input as one matrix product.
+    """Base class of modules that apply several linear layers to one input in a single matrix product.
 
     Args:
         layers: linear layers to fuse. They remain submodules of the attention module.

@@ -199,7 +199,7 @@ class LunaDecoder(TokenEmbedding):
                 updated, memories[number] = layer.read(
                     packed, context, source, geometry, number in weights_of, for_decoding
                 )
-                packed = encoded.packed if updated is None else updated  # without an update
+                packed = encoded.packed if updated is None else updated  # None: not updated
         return DecoderMemory(tuple(memories), source)
 
     def forward(

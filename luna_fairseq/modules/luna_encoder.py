@@ -190,7 +190,7 @@ class LunaEncoder(TokenEmbedding):
         for number, layer in enumerate(layers, start=1):
             outputs = num_outputs if number == len(layers) else None
             x, packed, weights = layer(x, packed, source, geometry, need_weights, outputs)
-            packed = first_packed if packed is None else packed  # without an update
+            packed = first_packed if packed is None else packed  # None: not updated
             states.append(x)
             packed_states.append(packed)
             all_weights.append(weights)

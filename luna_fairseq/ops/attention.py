@@ -123,7 +123,7 @@ def softmax_attention(
     """
     form = SOFTMAX_FORMS.choose(q, k, bias, form=form)
     if form == "matmul":
-        return attention_by_matmul(q, k, v, mask, dropout, bias)
+        return _attend_by_products(q, k, v, mask, dropout, bias)
     if form == "naive" or not _FUSED:
         return naive_attention(q, k, v, mask, dropout, bias)[0]
     if form != "fused":
@@ -135,7 +135,7 @@ def softmax_attention(
     return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout)
 
 
-def attention_by_matmul(
+def _attend_by_products(
     q: Tensor, k: Tensor, v: Tensor, mask: Optional[Tensor], dropout: float, bias: Optional[Tensor]
 ) -> Tensor:
     """Compute softmax attention by plain matrix products, with the arguments of softmax_attention."""
@@ -144,8 +144,9 @@ def attention_by_matmul(
     scale = q.size(-1) ** -0.5
     q, k, v = q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
     if bias is None:
-        few_queries = not is_recording_graph() and q.size(1) < k.size(1)
-        q, k = (q * scale, k) if few_queries else (q, k * scale)
+        # The shorter one is scaled. A comparison of sizes would limit a recorded graph to one outcome.
+        is_q_shorter = not is_recording_graph() and q.size(1) < k.size(1)
+        q, k = (q * scale, k) if is_q_shorter else (q, k * scale)
         logits = torch.bmm(q, k.transpose(1, 2))
     else:
         bias = bias.to(q.dtype).expand(shape).flatten(0, 1)
@@ -205,9 +206,10 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
 
 
 def _is_known_to_be_few(size: Any) -> bool:
-    # A comparison of a size that may change would limit the recorded graph to one outcome.
-    if _TORCH < (2, 6) or torch.jit.is_tracing():
-        return False
+    # A comparison of a size that may change would limit the recorded graph to one outcome. torch.compile can
+    # tell such sizes from torch 2.8 on. In torch.jit.trace, all sizes are tensors.
+    if _TORCH < (2, 8) or not isinstance(size, (int, torch.SymInt)):
+        return isinstance(size, int) and size <= FEW_KEYS_WITH_BIAS
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # takes half a second
 
     return statically_known_true(size <= FEW_KEYS_WITH_BIAS)

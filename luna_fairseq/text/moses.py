@@ -5,34 +5,13 @@ Punctuation is normalized, hyphens are split aggressively (``a @-@ b``), and XML
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Any, List, Sequence, Tuple
 
 from luna_fairseq.requirements import import_package
+from luna_fairseq.text.language_codes import base_language
 
 HYPHEN = "@-@"
-# sacremoses has rules for codes of ISO 639-1. These are the same languages in ISO 639-2 and 639-3.
-_TWO_LETTERS = {
-    **{"asm": "as", "ben": "bn", "cat": "ca", "ces": "cs", "cze": "cs", "deu": "de", "ger": "de"},
-    **{"ell": "el", "gre": "el", "eng": "en", "spa": "es", "est": "et", "fin": "fi", "fra": "fr"},
-    **{"fre": "fr", "gle": "ga", "guj": "gu", "hin": "hi", "hun": "hu", "isl": "is", "ice": "is"},
-    **{"ita": "it", "jpn": "ja", "kan": "kn", "kor": "ko", "lit": "lt", "lav": "lv", "mal": "ml"},
-    **{"mar": "mr", "nld": "nl", "dut": "nl", "ori": "or", "ory": "or", "pan": "pa", "pol": "pl"},
-    **{"por": "pt", "ron": "ro", "rum": "ro", "rus": "ru", "slk": "sk", "slo": "sk", "slv": "sl"},
-    **{"swe": "sv", "tam": "ta", "tel": "te", "zho": "zh", "chi": "zh", "cmn": "zh"},
-}
-
-
-def moses_language(code: str) -> str:
-    """Return the language code by which sacremoses selects its rules.
-
-    Example:
-        >>> moses_language("en-GB"), moses_language("fra"), moses_language("de")
-        ('en', 'fr', 'de')
-    """
-    base = re.split("[-_]", code)[0].lower()
-    return _TWO_LETTERS.get(base, base)
 
 
 @lru_cache(maxsize=None)
@@ -48,18 +27,18 @@ def _tokenizer(language: str) -> Any:
         def isanyalpha(self, text: str) -> bool:
             return not letters.isdisjoint(text)
 
-    return Tokenizer(moses_language(language))
+    return Tokenizer(base_language(language))
 
 
 @lru_cache(maxsize=None)
 def _normalizer(language: str) -> Any:
     normalizer = import_package("sacremoses").MosesPunctNormalizer
-    return normalizer(moses_language(language), post_remove_control_chars=True)
+    return normalizer(base_language(language), post_remove_control_chars=True)
 
 
 @lru_cache(maxsize=None)
 def _detokenizer(language: str) -> Any:
-    return import_package("sacremoses").MosesDetokenizer(moses_language(language))
+    return import_package("sacremoses").MosesDetokenizer(base_language(language))
 
 
 def normalize(line: str, language: str) -> str:

@@ -15,6 +15,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 from luna_fairseq.requirements import import_package
 from luna_fairseq.text.documents import DocumentPiece
+from luna_fairseq.text.language_codes import base_language
 from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
 
@@ -58,14 +59,10 @@ class Score:
     signature: str
 
 
-# sacreBLEU's tokenizer by target language (codes of ISO 639-1, 639-2 and 639-3). All others use 13a.
-_TOKENIZERS = {
-    **dict.fromkeys(("zh", "zho", "chi", "cmn"), "zh"),
-    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
-    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
-}
+# sacreBLEU's tokenizer by target language. All others use 13a.
+_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 # Languages written without spaces between words, for which sacreBLEU has no special tokenizer.
-_WITHOUT_SPACES = {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"}
+_WITHOUT_SPACES = {"th", "lo", "km", "my", "bo"}
 
 
 def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
@@ -77,7 +74,7 @@ def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
     """
     if tokenizer is not None:
         return tokenizer
-    return _TOKENIZERS.get(_base_language(language), BLEU.TOKENIZER_DEFAULT)
+    return _TOKENIZERS.get(base_language(language or ""), BLEU.TOKENIZER_DEFAULT)
 
 
 def should_score_moses_tokens(language: Optional[str]) -> bool:
@@ -85,7 +82,7 @@ def should_score_moses_tokens(language: Optional[str]) -> bool:
 
     Exceptions are languages that Moses cannot split, and languages with their own tokenizer in sacreBLEU.
     """
-    base = _base_language(language)
+    base = base_language(language or "")
     return base not in _TOKENIZERS and base not in _WITHOUT_SPACES
 
 
@@ -96,15 +93,11 @@ def describe_tokenizer(tokenizer: str, language: Optional[str]) -> str:
     """
     if tokenizer != BLEU.TOKENIZER_DEFAULT:
         return f"tokenizer: {tokenizer}\n"
-    if _base_language(language) in _WITHOUT_SPACES:
+    if base_language(language or "") in _WITHOUT_SPACES:
         return (
             f"BLEU: {tokenizer} does not divide {language} into words. Give --tokenize flores200 or char.\n"
         )
     return ""
-
-
-def _base_language(language: Optional[str]) -> str:
-    return (language or "").replace("_", "-").split("-")[0].lower()
 
 
 def make_bleu(tokenizer: str, **options: Any) -> BLEU:

@@ -46,11 +46,11 @@ class KeysValues(NamedTuple):
     values: Optional[Tensor]
 
     def values_or_keys(self) -> Tensor:
-        """Return the values, or the keys if both are the same tensor (tied attention)."""
+        """Return the values, which are the keys in tied attention."""
         return self.keys if self.values is None else self.values
 
     def distinct(self) -> List[Tensor]:
-        """Return ``[keys, values]``, or ``[keys]`` if both are the same tensor (tied attention)."""
+        """Return the list of different tensors: keys and values, or only keys in tied attention."""
         return [self.keys] if self.values is None else [self.keys, self.values]
 
 
