@@ -120,8 +120,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
             memory = self.read(to_core_output(encoder_outputs), keep_state, weights_of)
         else:
             memory = past_key_values.memory
-        out, state = Decoder.forward(
-            self,
+        out, state = super().forward(
             input_ids,
             memory,
             state,

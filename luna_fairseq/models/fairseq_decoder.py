@@ -152,19 +152,17 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1 if needs_weights else -1
         weights_of = (alignment_layer,)
-        # The core's `forward` is called by its class, because `forward` here has fairseq's arguments.
+        # super().forward is the core's. The forward of this class has fairseq's arguments.
         if incremental_state is None:
             memory, _ = self.read_source(encoder_out, False, weights_of)
-            output, _ = LunaDecoder.forward(self, prev_output_tokens, memory, weights_of=weights_of)
+            output, _ = super().forward(prev_output_tokens, memory, weights_of=weights_of)
         else:
             decoding = self.get_incremental_state(incremental_state, "decoding")
             if decoding is None:
                 start = self.get_incremental_state(incremental_state, "start")
                 decoding = self.begin_decoding(encoder_out, len(prev_output_tokens), weights_of, start)
             memory, state, tokens = decoding.memory, decoding.state, prev_output_tokens[:, -1:]
-            output, state = LunaDecoder.forward(
-                self, tokens, memory, state, keep_state=True, weights_of=weights_of
-            )
+            output, state = super().forward(tokens, memory, state, keep_state=True, weights_of=weights_of)
             self.set_incremental_state(incremental_state, "decoding", decoding._replace(state=state))
         attn = output.weights[alignment_layer] if 0 <= alignment_layer < self.num_layers else None
         if attn is not None:
@@ -265,7 +263,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         ``state`` is None for the first segment. Return (logits [B, T, V], extra outputs) and the new state.
         """
         memory, _ = self.read_source(None)
-        output, state = LunaDecoder.forward(self, tokens, memory, self.to_device(state), keep_state=True)
+        output, state = super().forward(tokens, memory, self.to_device(state), keep_state=True)
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:

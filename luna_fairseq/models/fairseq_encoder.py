@@ -165,8 +165,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(src_tokens.size(1))
         padding_mask = src_tokens.eq(self.padding_idx)
-        out = LunaEncoder.forward(
-            self,
+        out = super().forward(
             src_tokens,
             embeddings=token_embeddings,
             padding_mask=padding_mask,
