@@ -48,7 +48,7 @@ lint: venv docs ## ruff, mypy, spelling, prose and the documentation's links
 	"$(VENV)/bin/proselint" --config .proselintrc.json check README.md CONTRIBUTING.md docs
 
 docs: venv ## README's pages with the API's reference, into site/
-	NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/mkdocs" build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 "$(VENV)/bin/mkdocs" build --strict
 
 wheel: venv ## the wheel, into dist/
 	"$(VENV)/bin/python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

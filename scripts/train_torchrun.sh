@@ -20,7 +20,7 @@ On several nodes, start the script on each node with its own --node-rank (0, 1, 
 After SIGTERM or SIGHUP the training saves and ends with status 143. Start it again to continue.
 
 example:
-  scripts/train_torchrun.sh --gpus 4 small_anchored data --max-epoch 10
+  scripts/train_torchrun.sh --gpus 4 bitext/small_anchored data --max-epoch 10
 HELP
 }
 
