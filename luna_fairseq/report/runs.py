@@ -263,7 +263,8 @@ def summarize_run(run: Run) -> Dict[str, str]:
                 cells[f"Last {figure}, {subset}"] = f"{table[figure][-1]:g}"
     if run.log.parameters:
         cells["Parameters"] = f"{run.log.parameters:,}"
-    cells["Seed"] = str(get_option(run.options, "seed") or "")
+    seed = get_option(run.options, "seed")
+    cells["Seed"] = "" if seed is None else str(seed)
     cells["luna_fairseq"] = run.log.version or ""
     return {heading: text for heading, text in cells.items() if text}
 

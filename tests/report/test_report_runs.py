@@ -66,6 +66,11 @@ def test_options_are_read_from_hydras_folder(tmp_path):
     assert summarize_run(run)["Seed"] == "7" and summarize_run(run)["Architecture"] == "luna"
 
 
+def test_the_seed_may_be_0(tmp_path):
+    (run,) = find_runs([write_run(tmp_path / "run", 1000, seed=0)])
+    assert summarize_run(run)["Seed"] == "0"
+
+
 def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
     folder = copy_log("json.file", tmp_path / "run")
     text = (folder / "train.log").read_text(encoding="utf-8")
