@@ -33,7 +33,9 @@ _SAVED = re.compile(r"Saved checkpoint .*\(epoch (\d+) @ (\d+) updates, score ([
 _OPTIONS = re.compile(r"\{'_name': |Namespace\(")
 _PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 _VERSION = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
-_MARK = re.compile(rb"begin training epoch|train_inner|epoch\b[^\n]{0,400}\bnum_updates\b")
+_MARK = re.compile(
+    rb"begin training epoch \d|train_inner\W+(INFO\W+)?epoch|epoch\W+\d[^\n]{0,400}\bnum_updates\W+\d"
+)
 _HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for training log lines
 
 

@@ -19,7 +19,10 @@ from luna_fairseq.report.options import Options, architecture, flatten_options, 
 
 # Number of subfolder levels to search. luna-lra-seeds writes <task>/<model>/<seed>.
 DEPTH = 4
-LOG_SUFFIXES = {"", ".log", ".out", ".txt", ".json", ".err"}
+# Endings that are not a part of a run's name. A log may have any other ending, as in train.luna.
+GENERIC_SUFFIXES = {".log", ".out", ".txt", ".json", ".err", ".pt"}
+# Endings of large files that are not searched for training log lines.
+BINARY_SUFFIXES = {".pt", ".bin", ".idx", ".npy", ".npz", ".safetensors", ".onnx"}
 CHECKPOINTS = ("checkpoint_last.pt", "checkpoint_best.pt")
 SECONDS_AN_HOUR = 3600
 
@@ -107,8 +110,13 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 def _default_name(path: Path) -> str:
     """Return the last part of a path, or the parent's name if that part is generic, such as "checkpoints"."""
     resolved = path.resolve()
-    stem = resolved.name if resolved.is_dir() else resolved.stem
-    return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
+    name = resolved.name if resolved.is_dir() else _name_of(resolved)
+    return resolved.parent.name if name in ("train", "hydra_train", "checkpoints", "log") else name
+
+
+def _name_of(file: Path) -> str:
+    """Return the name of a log or a checkpoint without a generic ending, such as ".log"."""
+    return file.stem if file.suffix in GENERIC_SUFFIXES else file.name
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
@@ -136,11 +144,11 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if len(folder.relative_to(path).parts) >= DEPTH:
             subfolders.clear()
-        candidates = [folder / name for name in sorted(file_names) if Path(name).suffix in LOG_SUFFIXES]
+        candidates = [folder / name for name in sorted(file_names) if Path(name).suffix not in BINARY_SUFFIXES]
         logs = [file for file in candidates if file.is_file() and is_training_log(file)]
         groups = _group_by_run(logs)
         for group in groups:
-            run_path = folder if len(groups) == 1 else group[-1].with_suffix("")
+            run_path = folder if len(groups) == 1 else folder / _name_of(group[-1])
             yield str(run_path), sorted(group, key=lambda file: file.stat().st_mtime)
 
 

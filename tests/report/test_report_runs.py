@@ -55,6 +55,15 @@ def test_logs_of_several_runs_in_one_folder(tmp_path):
     assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/a", "logs/b"]
 
 
+def test_logs_may_have_any_ending(tmp_path):
+    copy_log("simple.log", tmp_path / "logs", "train.luna")
+    copy_log("json.log", tmp_path / "logs", "log.peer")
+    (tmp_path / "logs" / "plot.py").write_text("if 'train_inner' in line: print(num_updates)\n", encoding="utf-8")
+    assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/log.peer", "logs/train.luna"]
+    paths = [tmp_path / "logs" / "train.luna", tmp_path / "logs" / "log.peer"]
+    assert [run.name for run in find_runs(paths)] == ["train.luna", "log.peer"]
+
+
 def test_options_are_read_from_hydras_folder(tmp_path):
     folder = tmp_path / "hydra"
     (folder / ".hydra").mkdir(parents=True)
