@@ -14,7 +14,16 @@ import numpy as np
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.results import RESULT, Result, read_result
 from luna_fairseq.progress import progress
-from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, extract_version, is_training_log, read_logs
+from luna_fairseq.report.logs import (
+    SAVED,
+    UPDATES,
+    Log,
+    Table,
+    extract_version,
+    is_training_log,
+    read_logs,
+    start_time,
+)
 from luna_fairseq.report.options import Options, architecture, flatten_options, get_option, hydra_options
 
 # Number of subfolder levels to search. luna-lra-seeds writes <task>/<model>/<seed>.
@@ -144,12 +153,14 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if len(folder.relative_to(path).parts) >= DEPTH:
             subfolders.clear()
-        candidates = [folder / name for name in sorted(file_names) if Path(name).suffix not in BINARY_SUFFIXES]
+        candidates = [
+            folder / name for name in sorted(file_names) if Path(name).suffix not in BINARY_SUFFIXES
+        ]
         logs = [file for file in candidates if file.is_file() and is_training_log(file)]
         groups = _group_by_run(logs)
         for group in groups:
             run_path = folder if len(groups) == 1 else folder / _name_of(group[-1])
-            yield str(run_path), sorted(group, key=lambda file: file.stat().st_mtime)
+            yield str(run_path), sorted(group, key=start_time)
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:

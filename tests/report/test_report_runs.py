@@ -1,6 +1,8 @@
 """Training runs are found, named, and read with their options."""
 
 import json
+import os
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -58,7 +60,9 @@ def test_logs_of_several_runs_in_one_folder(tmp_path):
 def test_logs_may_have_any_ending(tmp_path):
     copy_log("simple.log", tmp_path / "logs", "train.luna")
     copy_log("json.log", tmp_path / "logs", "log.peer")
-    (tmp_path / "logs" / "plot.py").write_text("if 'train_inner' in line: print(num_updates)\n", encoding="utf-8")
+    (tmp_path / "logs" / "plot.py").write_text(
+        "if 'train_inner' in line: print(num_updates)\n", encoding="utf-8"
+    )
     assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/log.peer", "logs/train.luna"]
     paths = [tmp_path / "logs" / "train.luna", tmp_path / "logs" / "log.peer"]
     assert [run.name for run in find_runs(paths)] == ["train.luna", "log.peer"]
@@ -109,6 +113,18 @@ def test_a_run_in_progress(tmp_path):
     log.write_text(text, encoding="utf-8")
     (run,) = find_runs([folder])
     assert summarize_run(run)["State"] == "25% of 8,000 updates"
+
+
+def test_copied_logs_of_a_resumed_run_are_read_in_the_order_of_their_times(tmp_path):
+    log = write_run(tmp_path / "run", 4000) / "train.log"
+    options, *lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    log.unlink()
+    for modified, (day, part) in enumerate([("03", lines[20:]), ("02", lines[:20])]):
+        text = re.sub(r"(?m)^2026-\d\d-\d\d", f"2026-01-{day}", "".join([options, *part]))
+        log.with_name(f"{day}.log").write_text(text, encoding="utf-8")
+        os.utime(log.with_name(f"{day}.log"), (modified, modified))
+    (run,) = find_runs([tmp_path / "run"])
+    assert run.updates == 4000 and run.log.finished and [file.stem for file in run.files] == ["02", "03"]
 
 
 def test_the_best_result_uses_the_metric_of_the_options(tmp_path):
