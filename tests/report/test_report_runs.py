@@ -22,9 +22,9 @@ def copy_log(name, folder, as_name="train.log"):
     return folder
 
 
-def save_checkpoint(path, options):
+def save_checkpoint(path, options, **extra_state):
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {"val_loss": 5.5}}
+    state = {"optimizer_history": [{"num_updates": 7}], "extra_state": extra_state}
     torch.save({**state, "model": {}, "cfg": options}, str(path))
 
 
@@ -101,9 +101,28 @@ def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
 
 
 def test_a_run_that_left_only_checkpoints(tmp_path):
-    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {"common": {"seed": 3}})
+    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {"common": {"seed": 3}}, val_loss=5.5)
     (run,) = find_runs([tmp_path / "run"])
     assert run.updates == 7 and run.best() == ("loss", 5.5, 7) and "No log was found" in run.notes[0]
+    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {})  # with --disable-validation
+    (run,) = find_runs([tmp_path / "run"])
+    assert run.updates == 7 and run.best() is None
+
+
+def test_runs_without_logs_beside_a_run_with_a_log(tmp_path, monkeypatch):
+    """Checkpoints of the run with a log are not a second run, wherever they are."""
+    monkeypatch.chdir(tmp_path)
+    log = write_run(tmp_path / "all" / "logged", 1000) / "train.log"
+    text = log.read_text(encoding="utf-8").replace(repr(str(log.parent)), "'all/saved'")
+    log.write_text(text, encoding="utf-8")
+    for place in ("saved", "logged/checkpoints", "one", "two/checkpoints"):
+        save_checkpoint(tmp_path / "all" / place / "checkpoint_best.pt", {"common": {"seed": 3}})
+    runs = find_runs([tmp_path / "all"])
+    assert [(run.name, run.updates) for run in runs] == [
+        ("all/logged", 1000),
+        ("all/one", 7),
+        ("all/two/checkpoints", 7),
+    ]
 
 
 def test_a_run_in_progress(tmp_path):
