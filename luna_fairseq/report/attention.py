@@ -183,7 +183,9 @@ def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: 
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
         return hypotheses[0]["tokens"].cpu()
-    encoded = hub.apply_bpe(hub.tokenize(target))
+    if hasattr(hub, "encode_target"):
+        return _check_length(hub.encode_target(target))
+    encoded = hub.apply_bpe(hub.tokenize(target))  # fairseq's own hub interface
     return _check_length(hub.tgt_dict.encode_line(encoded, add_if_not_exist=False).long())
 
 
