@@ -205,6 +205,12 @@ def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any
         for record in records
         for kind, weights in record.weights.items()
     }
+    for name, weights in maps.items():
+        if not weights.isfinite().all():
+            raise InputError(
+                f"The attention weights of {name} are NaN or infinite: the training has diverged. Give an "
+                "earlier checkpoint."
+            )
     strengths = {
         record.name: {name: value.detach().float().cpu() for name, value in record.strengths.items()}
         for record in records
