@@ -76,7 +76,8 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
     def encode_target(self, sentence: str) -> Tensor:
         """Encode a text in the target language as token indices [length]."""
-        return self._encode(sentence, self.tgt_dict, getattr(self.tokenizer, "encode_target", self.tokenize))
+        tokenize: Any = getattr(self.tokenizer, "encode_target", self.tokenize)
+        return self._encode(sentence, self.tgt_dict, tokenize)
 
     def _encode(self, text: str, dictionary: Any, tokenize: Callable[[str], str]) -> Tensor:
         """Tokenize and split each sentence of a text, and return the token indices [length] of the text."""
