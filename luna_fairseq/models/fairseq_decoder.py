@@ -128,7 +128,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         full_context_alignment: bool = False,
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
-    ) -> Tuple[Tensor, Dict[str, List[Any]]]:
+    ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute the features [B, T, C] before the output projection.
 
         Args:
@@ -141,9 +141,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             alignment_heads: number of leading attention heads to average (default: all heads).
 
         Returns:
-            The features and a dictionary. ``attn`` is a list with a single entry: the attention weights
-            [B, T, S], or None. ``inner_states`` lists the hidden states [T, B, C] before the first layer and
-            after each layer that runs.
+            The features and a dictionary. ``attn`` is a list with a single entry, the attention weights
+            [B, T, S], or None without weights. ``inner_states`` lists the hidden states [T, B, C] before the
+            first layer and after each layer that runs.
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
@@ -167,7 +167,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         attn = output.weights[alignment_layer] if 0 <= alignment_layer < self.num_layers else None
         if attn is not None:
             attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
-        return output.x, {"attn": [attn], "inner_states": list(output.states)}
+        # None and not [None]: fairseq's scorer would add None to the weights of another model.
+        return output.x, {"attn": None if attn is None else [attn], "inner_states": list(output.states)}
 
     def forward(  # type: ignore[override]
         self,
@@ -180,7 +181,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         alignment_heads: Optional[int] = None,
         src_lengths: Optional[Any] = None,
         return_all_hiddens: bool = False,
-    ) -> Tuple[Any, Dict[str, List[Any]]]:
+    ) -> Tuple[Any, Dict[str, Any]]:
         """Compute logits [B, T, V] of the next tokens, or features [B, T, C] if ``features_only`` is True.
 
         :meth:`extract_features` describes the other arguments and the returned dictionary. ``src_lengths``
@@ -257,14 +258,14 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
-    ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
+    ) -> Tuple[Tuple[Tensor, Dict[str, Any]], Optional[DecoderState]]:
         """Run the decoder on the next segment [B, T] of a text, given the state after the previous segment.
 
         ``state`` is None for the first segment. Return (logits [B, T, V], extra outputs) and the new state.
         """
         memory, _ = self.read_source(None)
         output, state = super().forward(tokens, memory, self.to_device(state), keep_state=True)
-        return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
+        return (self.output_layer(output.x), {"attn": None, "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
         """Move a decoding state, which may come from a checkpoint, to the model's device."""

@@ -12,7 +12,7 @@ from functools import partial
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from luna_fairseq.models.tokenizers import (
     set_languages,
     tokenizer_options,
 )
+from luna_fairseq.text.documents import SEPARATOR, join_sentences
 from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
@@ -69,11 +70,34 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             if hasattr(module, "need_attn"):
                 module.need_attn = True
 
-    def apply_bpe(self, sentence: str) -> str:
-        """Split tokenized text into subwords, and return the subwords as text, separated by spaces."""
+    def encode(self, sentence: str) -> Tensor:
+        """Encode a text as token indices [length]. ``<sep>`` separates the sentences of a document."""
+        return self._encode(sentence, self.src_dict, self.tokenize)
+
+    def encode_target(self, sentence: str) -> Tensor:
+        """Encode a text in the target language as token indices [length]."""
+        tokenize: Any = getattr(self.tokenizer, "encode_target", self.tokenize)
+        return self._encode(sentence, self.tgt_dict, tokenize)
+
+    def _encode(self, text: str, dictionary: Any, tokenize: Callable[[str], str]) -> Tensor:
+        """Tokenize and split each sentence of a text, and return the token indices [length] of the text."""
+        encoded = [self.apply_bpe(tokenize(part), dictionary) for part in _sentences(text, dictionary)]
+        return dictionary.encode_line(join_sentences(encoded), add_if_not_exist=False).long()
+
+    def apply_bpe(self, sentence: str, dictionary: Optional[Any] = None) -> str:
+        """Split tokenized text into subwords, and return the subwords as text, separated by spaces.
+
+        Raise InputError for plain words if ``dictionary`` (default: that of the source) has subwords, and the
+        model no subword tokenizer.
+        """
         if self.bpe is None:
-            check_encoded(sentence, self.src_dict)
+            check_encoded(sentence, self.src_dict if dictionary is None else dictionary)
         return super().apply_bpe(sentence)
+
+    def decode(self, tokens: Tensor) -> str:
+        """Convert token indices to plain text, with ``<sep>`` between the sentences of a document."""
+        text = self.remove_bpe(self.string(tokens))
+        return join_sentences([self.detokenize(part) for part in _sentences(text, self.tgt_dict)])
 
     def generate(
         self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any
@@ -124,7 +148,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         results = []
         for tokens, phrases in zip(tokenized_sentences, constraints):
             texts = [phrases] if isinstance(phrases, str) else phrases
-            phrase_tokens = [self._encode_target(text) for text in texts]
+            phrase_tokens = [self.encode_target(text)[:-1] for text in texts]  # without </s>
             packed = pack_constraints([phrase_tokens]).to(self.device)
             options = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
             results += super().generate([tokens], beam, *args, **options)
@@ -141,10 +165,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         changed = {name: loaded[name] for name in loaded if loaded[name] != getattr(defaults, name, None)}
         return limits_by_source({**changed, **options})
 
-    def _encode_target(self, text: str) -> Tensor:
-        """Encode target text as token indices [length], without the end-of-sentence token."""
-        encoded = self.apply_bpe(self.tokenize(text))
-        return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
+
+def _sentences(text: str, dictionary: Any) -> List[str]:
+    """Split a text at ``<sep>`` if the dictionary has it, otherwise return the text as the only sentence."""
+    return [part.strip() for part in text.split(SEPARATOR)] if SEPARATOR in dictionary else [text]
 
 
 class LanguageModelHub(GeneratorHub):

@@ -199,10 +199,33 @@ class Generator(SequenceGenerator):
         if isinstance(self.search, DiverseBeamSearch):
             # It would take the numbers of the sentences in the data set for their places in the batch.
             sample = {name: value for name, value in sample.items() if name != "id"}
-        is_plain = type(self.search) is BeamSearch and self.lm_model is None and not self.match_source_len
+        if self.match_source_len:
+            return super()._generate(sample, prefix_tokens, constraints, bos_token)
+        last = self._find_last_step(net_input["src_tokens"].size(1), prefix_tokens)
+        is_plain = type(self.search) is BeamSearch and self.lm_model is None
         if not is_plain or constraints is not None:
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
-        return BatchSearch(self, net_input, prefix_tokens, bos_token).run()
+        return BatchSearch(self, net_input, last, prefix_tokens, bos_token).run()
+
+    def _find_last_step(self, source_length: int, prefix: Optional[Tensor]) -> int:
+        """Return the zero-based index of the last step, in which all remaining hypotheses end.
+
+        Raises InputError if the shortest permitted output or the prefix [B, length] does not end before it.
+        """
+        last = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
+        if self.min_len > last:
+            raise InputError(
+                f"--min-len {self.min_len} exceeds the maximum length {last}: give a smaller --min-len, or a "
+                "larger --max-len-b"
+            )
+        if prefix is not None:
+            longest = int((prefix.ne(self.pad) & prefix.ne(self.eos)).sum(dim=1).max())
+            if longest > last:
+                raise InputError(
+                    f"a prompt of {longest} tokens exceeds the maximum length {last}: shorten it, or give a "
+                    "larger --max-len-b"
+                )
+        return last
 
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
@@ -228,30 +251,29 @@ class BatchSearch:
     Args:
         generator: generator with the models and the search options.
         net_input: inputs of the encoder or, for a language model, of the decoder.
+        last: zero-based index of the last step, in which all remaining hypotheses end.
         prefix: first tokens [B, length] that translations must begin with, padded on the right. None if there
             is no prefix.
         bos_token: symbol before the first token (default: the end-of-sentence symbol).
 
     Attributes:
-        last: zero-based index of the last step, in which all remaining hypotheses end.
         tokens: initial symbol and generated tokens [R, last + 2], padded on the right.
         scores: cumulative log-probabilities [R, last + 1], one for each token so far.
         attention: attention weights [R, S, last + 2] over the source. None if the models return no weights.
     """
 
     def __init__(
-        self, generator: Generator, net_input: Any, prefix: Optional[Tensor], bos_token: Optional[int]
+        self,
+        generator: Generator,
+        net_input: Any,
+        last: int,
+        prefix: Optional[Tensor],
+        bos_token: Optional[int],
     ):
         source = net_input["src_tokens"]
         B, K, device = len(source), generator.beam_size, source.device
-        longest = int(generator.max_len_a * source.size(1) + generator.max_len_b)
-        self.last = min(longest, generator.max_len - 1)
-        if generator.min_len > self.last:
-            raise InputError(
-                f"--min-len {generator.min_len} exceeds the maximum length {self.last}: give a smaller "
-                "--min-len, or a larger --max-len-b"
-            )
-        self.generator, self.model, self.beam_size, self.prefix = generator, generator.model, K, prefix
+        self.generator, self.model, self.beam_size = generator, generator.model, K
+        self.last, self.prefix = last, prefix
         self.order = torch.arange(B, device=device).repeat_interleave(K)
         self.encoded = self.model.reorder_encoder_out(self.model.forward_encoder(net_input), self.order)
         self.states: List[Dict[str, Any]] = [{} for _ in self.model.models]

@@ -90,7 +90,14 @@ class MosesText:
         tokenize("", cfg.source_lang)  # reports a missing package before the model is loaded
 
     def encode(self, text: str) -> str:
-        return " ".join(tokenize(normalize(text, self.cfg.source_lang), self.cfg.source_lang))
+        return self._tokenize(text, self.cfg.source_lang)
+
+    def encode_target(self, text: str) -> str:
+        """Tokenize text in the target language."""
+        return self._tokenize(text, self.cfg.target_lang)
+
+    def _tokenize(self, text: str, language: str) -> str:
+        return " ".join(tokenize(normalize(text, language), language))
 
     def decode(self, text: str) -> str:
         return detokenize(text.split(), self.cfg.target_lang)

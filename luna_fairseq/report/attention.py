@@ -183,7 +183,9 @@ def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: 
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
         return hypotheses[0]["tokens"].cpu()
-    encoded = hub.apply_bpe(hub.tokenize(target))
+    if hasattr(hub, "encode_target"):
+        return _check_length(hub.encode_target(target))
+    encoded = hub.apply_bpe(hub.tokenize(target))  # fairseq's own hub interface
     return _check_length(hub.tgt_dict.encode_line(encoded, add_if_not_exist=False).long())
 
 
@@ -203,6 +205,12 @@ def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any
         for record in records
         for kind, weights in record.weights.items()
     }
+    for name, weights in maps.items():
+        if not weights.isfinite().all():
+            raise InputError(
+                f"The attention weights of {name} are NaN or infinite: the training has diverged. Give an "
+                "earlier checkpoint."
+            )
     strengths = {
         record.name: {name: value.detach().float().cpu() for name, value in record.strengths.items()}
         for record in records

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -80,7 +81,8 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     state = _load_state(path)
     options = state["cfg"]["task"]
     options = vars(options) if isinstance(options, argparse.Namespace) else options
-    folder = data if data is not None else Path(str(options.get("data")))
+    # Shards, separated by ":", have the same dictionaries.
+    folder = data if data is not None else Path(str(options.get("data")).split(os.pathsep)[0])
     if not folder.is_dir():
         raise InputError(
             f"The data folder {folder} does not exist. Give --data, the folder of the model's dictionaries."

@@ -8,6 +8,7 @@ and in hydra's log.
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
@@ -33,7 +34,10 @@ _SAVED = re.compile(r"Saved checkpoint .*\(epoch (\d+) @ (\d+) updates, score ([
 _OPTIONS = re.compile(r"\{'_name': |Namespace\(")
 _PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 _VERSION = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
-_MARK = re.compile(rb"begin training epoch|train_inner|epoch\b[^\n]{0,400}\bnum_updates\b")
+_MARK = re.compile(
+    rb"begin training epoch \d|train_inner\W+(INFO\W+)?epoch|epoch\W+\d[^\n]{0,400}\bnum_updates\W+\d"
+)
+_TIME = re.compile(rb"^\[?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", re.MULTILINE)
 _HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for training log lines
 
 
@@ -77,6 +81,19 @@ def is_training_log(path: Path) -> bool:
             return _MARK.search(file.read(_HEAD)) is not None
     except OSError:
         return False
+
+
+def start_time(path: Path) -> Tuple[str, float]:
+    """Return the sort key of a log: the first time in its lines, and the time of its last modification.
+
+    The time of modification, which copying changes, decides only if no line has a time.
+    """
+    modified = path.stat().st_mtime
+    with path.open("rb") as file:
+        match = _TIME.search(file.read(_HEAD))
+    if match is None:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(modified)), modified
+    return match[1].decode(), modified
 
 
 def extract_version(text: Optional[str]) -> Optional[str]:

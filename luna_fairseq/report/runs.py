@@ -14,12 +14,24 @@ import numpy as np
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.results import RESULT, Result, read_result
 from luna_fairseq.progress import progress
-from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, extract_version, is_training_log, read_logs
+from luna_fairseq.report.logs import (
+    SAVED,
+    UPDATES,
+    Log,
+    Table,
+    extract_version,
+    is_training_log,
+    read_logs,
+    start_time,
+)
 from luna_fairseq.report.options import Options, architecture, flatten_options, get_option, hydra_options
 
 # Number of subfolder levels to search. luna-lra-seeds writes <task>/<model>/<seed>.
 DEPTH = 4
-LOG_SUFFIXES = {"", ".log", ".out", ".txt", ".json", ".err"}
+# Endings that are not a part of a run's name. A log may have any other ending, as in train.luna.
+GENERIC_SUFFIXES = {".log", ".out", ".txt", ".json", ".err", ".pt"}
+# Endings of large files that are not searched for training log lines.
+BINARY_SUFFIXES = {".pt", ".bin", ".idx", ".npy", ".npz", ".safetensors", ".onnx"}
 CHECKPOINTS = ("checkpoint_last.pt", "checkpoint_best.pt")
 SECONDS_AN_HOUR = 3600
 
@@ -80,7 +92,10 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
     for named_path in paths:
         name, path = _split_name(named_path)
         logs = progress(_find_logs(path), "read", "runs")
-        found = [_read_run(run_path, files) for run_path, files in logs] or _read_checkpoint_runs(path)
+        found = [_read_run(run_path, files) for run_path, files in logs]
+        described = {folder.resolve() for run in found for folder in _checkpoint_folders(run)}
+        checkpoints = (file for file in _find_checkpoints(path) if file.parent.resolve() not in described)
+        found += [_read_checkpoint_run(file) for file in checkpoints]
         if not found:
             raise InputError(
                 f"{path} contains no training run: neither a log of fairseq-train nor a checkpoint. Give the "
@@ -107,8 +122,13 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 def _default_name(path: Path) -> str:
     """Return the last part of a path, or the parent's name if that part is generic, such as "checkpoints"."""
     resolved = path.resolve()
-    stem = resolved.name if resolved.is_dir() else resolved.stem
-    return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
+    name = resolved.name if resolved.is_dir() else _name_of(resolved)
+    return resolved.parent.name if name in ("train", "hydra_train", "checkpoints", "log") else name
+
+
+def _name_of(file: Path) -> str:
+    """Return the name of a log or a checkpoint without a generic ending, such as ".log"."""
+    return file.stem if file.suffix in GENERIC_SUFFIXES else file.name
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
@@ -131,17 +151,44 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
         if path.suffix != ".pt":
             yield str(path), [path]
         return
-    for folder_name, subfolders, file_names in os.walk(str(path)):
+    for folder, files in _walk(path):
+        logs = [file for file in files if file.suffix not in BINARY_SUFFIXES and is_training_log(file)]
+        groups = _group_by_run(logs)
+        for group in groups:
+            run_path = folder if len(groups) == 1 else folder / _name_of(group[-1])
+            yield str(run_path), sorted(group, key=start_time)
+
+
+def _find_checkpoints(path: Path) -> Iterator[Path]:
+    """Yield a checkpoint of each folder that has one, or the path itself if it is a checkpoint."""
+    if path.is_file() and path.suffix == ".pt":
+        yield path
+    for folder, _ in _walk(path):
+        file = _choose_checkpoint(folder)
+        if file is not None:
+            yield file
+
+
+def _walk(path: Path) -> Iterator[Tuple[Path, List[Path]]]:
+    """Yield a folder and its subfolders up to four levels deep, each with its files. Skip hidden folders."""
+    for folder_name, subfolders, names in os.walk(str(path)):
         folder = Path(folder_name)
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         if len(folder.relative_to(path).parts) >= DEPTH:
             subfolders.clear()
-        candidates = [folder / name for name in sorted(file_names) if Path(name).suffix in LOG_SUFFIXES]
-        logs = [file for file in candidates if file.is_file() and is_training_log(file)]
-        groups = _group_by_run(logs)
-        for group in groups:
-            run_path = folder if len(groups) == 1 else group[-1].with_suffix("")
-            yield str(run_path), sorted(group, key=lambda file: file.stat().st_mtime)
+        yield folder, [folder / name for name in sorted(names) if (folder / name).is_file()]
+
+
+def _choose_checkpoint(*folders: Path) -> Optional[Path]:
+    """Return the last or the best checkpoint in the first folder that has one, or None."""
+    files = (folder / name for folder in folders for name in CHECKPOINTS)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _checkpoint_folders(run: Run) -> List[Path]:
+    """Return the folders that may contain the checkpoints of a run that has logs."""
+    save_dir = get_option(run.options, "save_dir")
+    return [run.folder, run.folder / "checkpoints", *([Path(save_dir)] if save_dir else [])]
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
@@ -170,10 +217,10 @@ def _read_run(path: str, files: List[Path]) -> Run:
     options = log.options or hydra_options(folder)
     run = Run(path, folder, log, files, options, _read_result(folder / RESULT))
     if run.options is None:
-        reason = "there is no checkpoint beside it"
+        reason, checkpoint = "there is no checkpoint beside it", _choose_checkpoint(*_checkpoint_folders(run))
         try:
-            for other in _read_checkpoint_runs(folder):
-                run.options = other.options
+            if checkpoint is not None:
+                run.options = _read_checkpoint_run(checkpoint).options
         except InputError as error:  # The log can still be shown without the options.
             reason = str(error).rstrip(".")
         if run.options is None:
@@ -187,26 +234,19 @@ def _read_run(path: str, files: List[Path]) -> Run:
     return run
 
 
-def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read the options and validation score of a run from a checkpoint, which is ``path`` or in this folder.
-
-    Return a list of one run, or an empty list if there is no checkpoint.
-    """
-    folders = [path, path / "checkpoints"] if path.is_dir() else []
-    files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None:
-        return []
+def _read_checkpoint_run(file: Path) -> Run:
+    """Read the options and the validation score of a run from a checkpoint."""
     state = _load_checkpoint(file)
     options = flatten_options(state["cfg"] if state.get("cfg") is not None else state.get("args") or {})
-    run = Run(str(path), file.parent, Log(), [], options)
+    run = Run(str(file.parent), file.parent, Log(), [], options)
     updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
     score = state.get("extra_state", {}).get("val_loss")
-    if updates is not None and score is not None:
-        run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([float(score)])}
+    if updates is not None:
+        score = np.nan if score is None else float(score)  # with --disable-validation there is none
+        run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([score])}
     run.log.version = extract_version(state.get("extra_state", {}).get("luna_fairseq"))
     run.notes.append(f"No log was found. The figures come from {file.name}.")
-    return [run]
+    return run
 
 
 def _load_checkpoint(file: Path) -> Dict[str, Any]:
@@ -263,7 +303,8 @@ def summarize_run(run: Run) -> Dict[str, str]:
                 cells[f"Last {figure}, {subset}"] = f"{table[figure][-1]:g}"
     if run.log.parameters:
         cells["Parameters"] = f"{run.log.parameters:,}"
-    cells["Seed"] = str(get_option(run.options, "seed") or "")
+    seed = get_option(run.options, "seed")
+    cells["Seed"] = "" if seed is None else str(seed)
     cells["luna_fairseq"] = run.log.version or ""
     return {heading: text for heading, text in cells.items() if text}
 

@@ -130,8 +130,9 @@ def report_page(
             f"--results names {len(results)} folders for {len(runs)} runs. Give one folder for each run."
         )
     folders: Sequence[Optional[Path]] = results or [None] * len(runs)
+    sharing = Counter(folder for folder, _ in {(run.folder.resolve(), tuple(run.files)) for run in runs})
     translations = [
-        _find_translations(run, folder)
+        _find_translations(run, folder, is_shared=sharing[run.folder.resolve()] > 1)
         for run, folder in zip(progress(runs, "translations", "runs"), folders)
     ]
     seeds = _accuracy_over_seeds(runs)  # adds notes to the runs
@@ -167,10 +168,11 @@ def _describe_score(score: Dict[str, Any]) -> str:
     return f"{score['name']}: {score['signature']}" + (f" ({', '.join(known)})" if known else "")
 
 
-def _find_translations(run: Run, results: Optional[Path]) -> Translations:
+def _find_translations(run: Run, results: Optional[Path], is_shared: bool) -> Translations:
     """Read a run's translations from the folder ``results``. The result is empty if the folder has none.
 
-    If ``results`` is None, the folder of the run and its subfolders are searched.
+    If ``results`` is None, the folder of the run and its subfolders are searched. Translations found in a
+    folder shared by several runs (``is_shared``) are not read, because they may be those of another run.
     """
     language = get_option(run.options, "target_lang")
     if results is not None:
@@ -182,7 +184,8 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
     for folder in [run.folder, main_folder, *(main_folder / name for name in RESULT_FOLDERS)]:
         translations = read_translations(folder, language)
         if translations.sentences or translations.scores:
-            return translations
+            note = f"{folder} has translations, but several runs share this folder. Give --results."
+            return Translations(note=note) if is_shared else translations
     return Translations()
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Optional
@@ -18,6 +19,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna_lm import LunaLanguageModel
 from luna_fairseq.models.options import option
 from luna_fairseq.models.stream import Stream
+from luna_fairseq.modules.positions import LearnedPositions
 from luna_fairseq.streaming.streams import StreamDataset, StreamIterator
 from luna_fairseq.text.indexed import read_indexed
 
@@ -99,6 +101,15 @@ class StreamingLMTask(LanguageModelingTask):
     def max_positions(self) -> None:
         """Return None, so that fairseq does not limit the length of the text."""
         return None
+
+    def build_generator(
+        self, models: Any, args: Any, *more: Any, extra_gen_cls_kwargs: Any = None, **kwargs: Any
+    ) -> Any:
+        """Build a search whose output is limited by --max-len-b and by learned positions alone."""
+        options = extra_gen_cls_kwargs or {}
+        if not any(isinstance(model.decoder.embed_positions, LearnedPositions) for model in models):
+            options = {"max_len": sys.maxsize, **options}
+        return super().build_generator(models, args, *more, extra_gen_cls_kwargs=options, **kwargs)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load a data split and divide it into parallel streams of text.

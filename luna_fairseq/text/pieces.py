@@ -44,11 +44,15 @@ def check_encoded(text: str, dictionary: Any) -> None:
     """Raise InputError if a text seems to consist of plain words although the dictionary has subwords."""
     encoding = detect_encoding(dictionary)
     words = text.split()
-    if encoding == "sentencepiece":
-        is_plain = not any(word.startswith(SPACE) for word in words)
-    else:
-        is_plain = any(dictionary.index(word) == dictionary.unk() for word in words)
-    if encoding is not None and words and is_plain:
+    unknown = [word for word in words if dictionary.index(word) == dictionary.unk()]
+    # Encoded text may contain a few unknown pieces, such as letters that the training text lacks.
+    is_plain = {
+        None: False,
+        "sentencepiece": not any(word.startswith(SPACE) for word in words),
+        "subword_nmt": bool(unknown) and not any(word.endswith("@@") for word in words),
+        "gpt2": not all(word.isdigit() for word in unknown),
+    }[encoding]
+    if words and is_plain:
         raise InputError(
             f"The dictionary contains pieces of {encoding}, but the text is plain. Give --bpe {encoding} "
             f"with its files (from_pretrained: bpe={encoding!r}), or put the files beside the checkpoint or "

@@ -38,6 +38,13 @@ def test_a_translation_checkpoint(run, trained, tmp_path):
     assert all(f'"name":"{name}"' in text for name in ("encoder.1.self", "decoder.0.self", "decoder.0.cross"))
 
 
+def test_the_dictionaries_of_shards_are_found(trained, data, tmp_path):
+    state = torch.load(str(trained / "checkpoint_best.pt"))
+    state["cfg"]["task"]["data"] = f"{data}:{tmp_path}"
+    torch.save(state, str(tmp_path / "checkpoint_best.pt"))
+    assert len(load(tmp_path / "checkpoint_best.pt").encode("w1 w2 w3")) == 4
+
+
 def test_the_encoding_beside_the_checkpoint_is_compared(run, trained, corpus, tmp_path):
     shutil.copy(str(trained / "checkpoint_best.pt"), str(tmp_path))
     with (tmp_path / "sentencepiece.bpe.model").open("wb") as file:

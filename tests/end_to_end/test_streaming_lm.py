@@ -108,6 +108,19 @@ def test_reading_and_going_on_from_python(data, trained):
     assert one[0].startswith("w7") and one[1].startswith("w7 w8")
 
 
+@pytest.mark.parametrize("options", [{}, {"sampling": True}], ids=["beam", "sampling"])
+def test_segments_do_not_limit_prompts_and_continuations(options, data, trained):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
+    prompt = " ".join(["w3 w4"] * 20)  # the segments have 16 tokens
+    for more in ({}, {"stream": hub.read("w1 w2")}):
+        text = hub.sample(prompt, min_len=60, max_len_b=60, **options, **more)
+        assert text.startswith(prompt) and len(hub.encode(text)) == 61
+    with pytest.raises(InputError, match="a prompt of 40 tokens exceeds the maximum length 30: shorten it"):
+        hub.sample(prompt, max_len_b=30, **options)
+    with pytest.raises(InputError, match="--min-len 40 exceeds the maximum length 30"):
+        hub.sample("w1", max_len_b=30, min_len=40, **options)
+
+
 def test_sentences_are_scored_each_by_itself(data, trained):
     hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
     sentences = ["w1 w2 w3", "w9 w12 w15 w18", " ".join(["w3 w4"] * 20)]  # longer than a segment

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from fairseq import search
 from fairseq.models.transformer import TransformerModel, base_architecture
 from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.sequence_generator import (
@@ -252,6 +253,25 @@ def test_a_least_length_above_the_limit_is_refused():
         run(Generator, tiny_model(), source_batch(), min_len=9, max_len_b=8)
 
 
+def fairseq_transformer():
+    options = Namespace(encoder_embed_dim=8, decoder_embed_dim=8, encoder_layers=1, decoder_layers=1)
+    base_architecture(options)
+    return TransformerModel.build_model(options, SMALL)
+
+
+def test_an_ensemble_with_fairseqs_model_scores_references_in_any_order():
+    """Our models return no attention weights then, fairseq's do."""
+    ours, other = tiny_model(torch.float32, task=SMALL), fairseq_transformer()
+    ours.make_generation_fast_(need_attn=False)
+    sources, targets = map(batch, example())
+    net_input = {"src_tokens": sources, "src_lengths": None, "prev_output_tokens": targets.roll(1, 1)}
+    sample = {"net_input": net_input, "target": targets}
+    scorer = SequenceScorer(SMALL.target_dictionary)
+    one, reverse = (scorer.generate(models, sample) for models in ([ours, other], [other, ours]))
+    for (first,), (second,) in zip(one, reverse):
+        torch.testing.assert_close(first["positional_scores"], second["positional_scores"])
+
+
 class TestChoice:
     """The task builds the search for models of this package."""
 
@@ -268,8 +288,6 @@ class TestChoice:
         assert type(self.build(tiny_model(task=SMALL), score_reference=True)).__name__ == "SequenceScorer"
 
     def test_fairseqs_models(self):
-        options = Namespace(encoder_embed_dim=8, decoder_embed_dim=8, encoder_layers=1, decoder_layers=1)
-        base_architecture(options)
-        transformer = TransformerModel.build_model(options, SMALL)
+        transformer = fairseq_transformer()
         assert type(self.build(transformer)) is SequenceGenerator
         assert type(self.build(tiny_model(task=SMALL), transformer)) is SequenceGenerator

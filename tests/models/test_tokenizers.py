@@ -15,7 +15,7 @@ from luna_fairseq.masked_lm.finetuning.preparation import load_tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
 from luna_fairseq.models.masked_lm_hub import IdentityTokenizer, MaskedLMHub
-from luna_fairseq.models.tokenizers import find_folders, find_tokenizer
+from luna_fairseq.models.tokenizers import MosesText, MosesTextConfig, find_folders, find_tokenizer
 from luna_fairseq.peers.models import PeerLanguageModel, PeerRoberta, PeerTransformer, RnnAttentionModel
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer, detect_encoding
 
@@ -56,6 +56,11 @@ def test_plain_text_is_refused_where_there_is_no_tokenizer(encoding, text):
     assert words.encode(ENCODED[encoding]) == ENCODED[encoding]
 
 
+@pytest.mark.parametrize("encoding, text", [("subword_nmt", "the c@@ \u00e9"), ("gpt2", "262 5 265")])
+def test_encoded_text_may_have_unknown_pieces(encoding, text):
+    check_encoded(text, dictionary(encoding))
+
+
 def test_unknown_words_of_a_dictionary_of_words_are_unknown():
     assert IdentityTokenizer(dictionary(None)).encode("the dog") == "the dog"
 
@@ -67,6 +72,27 @@ def test_translating_and_sampling():
     with pytest.raises(InputError, match="pieces of sentencepiece"):
         hub.encode("the cat")
     assert len(hub.encode(ENCODED["sentencepiece"])) == 4
+    hub.tgt_dict = dictionary("subword_nmt")
+    assert len(hub.encode_target(ENCODED["subword_nmt"])) == 4
+    with pytest.raises(InputError, match="pieces of subword_nmt"):
+        hub.encode_target("the cat")
+
+
+def test_a_separator_in_a_text_separates_sentences():
+    """The sentences are tokenized and detokenized one by one, because Moses would escape the separator."""
+    hub = GeneratorHub.__new__(GeneratorHub)
+    torch.nn.Module.__init__(hub)
+    hub.bpe, hub.tokenizer = None, MosesText(MosesTextConfig(source_lang="en", target_lang="de"))
+    hub.src_dict = hub.tgt_dict = Dictionary()
+    for symbol in ("<sep>", "Oma", "Hund", "&apos;s", "&apos;", "s", "."):
+        hub.src_dict.add_symbol(symbol)
+    text = "Oma's Hund. <sep> Oma."
+    assert hub.src_dict.string(hub.encode(text)) == "Oma &apos;s Hund . <sep> Oma ."
+    assert hub.decode(hub.encode("Hund. <sep> Oma.")) == "Hund. <sep> Oma."
+    target = hub.encode_target(text)  # by the rules of German
+    assert hub.tgt_dict.string(target) == "Oma &apos; s Hund . <sep> Oma ."
+    hub.src_dict = Dictionary()
+    assert hub.src_dict.string(hub.encode("<sep>")) == "<unk> <unk> <unk>"
 
 
 class Pieces:

@@ -168,6 +168,14 @@ def test_the_tokens_on_the_axes():
     assert maps._repr_html_().startswith("<iframe")
 
 
+def test_weights_that_are_no_numbers_are_refused():
+    model = tiny_model(torch.float32)
+    with torch.no_grad():
+        model.encoder.layers[1].fc2.weight[0] = torch.nan
+    with pytest.raises(InputError, match="weights of decoder.0.cross.pack are NaN .* training has diverged"):
+        attention_maps(Hub(model, Task()), "w1 w2 w3")
+
+
 def test_maps_of_a_language_model():
     model, task = language_model(torch.float32), Task(23, 23)
     maps = attention_maps(Hub(model, task), "w1 w2")

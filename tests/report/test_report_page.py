@@ -66,6 +66,22 @@ def test_mean_and_spread_over_seeds(tmp_path):
     assert report(tmp_path / "report.html", tmp_path / "out")["seeds"] == [expected]
 
 
+def test_translations_in_a_folder_of_several_runs_belong_to_none(tmp_path):
+    folder = write_run(tmp_path / "first", updates=2000)
+    write_translations(folder, ["one"], ["eins"], ["one"])
+    shown = report(tmp_path / "report.html", folder, folder / "train.log")  # the same run twice
+    assert shown["samples"][0]["runs"] == [["one", 100.0]] * 2
+    (write_run(tmp_path / "second", updates=1000) / "train.log").rename(folder / "second.log")
+    shown = report(tmp_path / "report.html", folder)
+    assert (
+        not shown["samples"]
+        and [run["notes"] for run in shown["runs"]]
+        == [[f"{folder} has translations, but several runs share this folder. Give --results."]] * 2
+    )
+    shown = report(tmp_path / "report.html", folder, "--results", folder, tmp_path / "second")
+    assert shown["samples"][0]["runs"] == [["one", 100.0], None]
+
+
 def test_seeds_with_other_options_are_not_averaged(tmp_path):
     same = ["--arch", "luna_lra_imdb", "--max-update", "5", "--cpu"]
     other = ["--arch", "luna_lra_imdb", "--max-update", "9"]

@@ -1,6 +1,8 @@
 """Training runs are found, named, and read with their options."""
 
 import json
+import os
+import re
 from argparse import Namespace
 from pathlib import Path
 
@@ -20,9 +22,9 @@ def copy_log(name, folder, as_name="train.log"):
     return folder
 
 
-def save_checkpoint(path, options):
+def save_checkpoint(path, options, **extra_state):
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {"val_loss": 5.5}}
+    state = {"optimizer_history": [{"num_updates": 7}], "extra_state": extra_state}
     torch.save({**state, "model": {}, "cfg": options}, str(path))
 
 
@@ -55,6 +57,17 @@ def test_logs_of_several_runs_in_one_folder(tmp_path):
     assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/a", "logs/b"]
 
 
+def test_logs_may_have_any_ending(tmp_path):
+    copy_log("simple.log", tmp_path / "logs", "train.luna")
+    copy_log("json.log", tmp_path / "logs", "log.peer")
+    (tmp_path / "logs" / "plot.py").write_text(
+        "if 'train_inner' in line: print(num_updates)\n", encoding="utf-8"
+    )
+    assert sorted(run.name for run in find_runs([tmp_path / "logs"])) == ["logs/log.peer", "logs/train.luna"]
+    paths = [tmp_path / "logs" / "train.luna", tmp_path / "logs" / "log.peer"]
+    assert [run.name for run in find_runs(paths)] == ["train.luna", "log.peer"]
+
+
 def test_options_are_read_from_hydras_folder(tmp_path):
     folder = tmp_path / "hydra"
     (folder / ".hydra").mkdir(parents=True)
@@ -64,6 +77,11 @@ def test_options_are_read_from_hydras_folder(tmp_path):
     (folder / "hydra_train.log").write_text("".join(lines[1:]), encoding="utf-8")
     (run,) = find_runs([folder])
     assert summarize_run(run)["Seed"] == "7" and summarize_run(run)["Architecture"] == "luna"
+
+
+def test_the_seed_may_be_0(tmp_path):
+    (run,) = find_runs([write_run(tmp_path / "run", 1000, seed=0)])
+    assert summarize_run(run)["Seed"] == "0"
 
 
 def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
@@ -83,9 +101,28 @@ def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
 
 
 def test_a_run_that_left_only_checkpoints(tmp_path):
-    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {"common": {"seed": 3}})
+    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {"common": {"seed": 3}}, val_loss=5.5)
     (run,) = find_runs([tmp_path / "run"])
     assert run.updates == 7 and run.best() == ("loss", 5.5, 7) and "No log was found" in run.notes[0]
+    save_checkpoint(tmp_path / "run" / "checkpoint_best.pt", {})  # with --disable-validation
+    (run,) = find_runs([tmp_path / "run"])
+    assert run.updates == 7 and run.best() is None
+
+
+def test_runs_without_logs_beside_a_run_with_a_log(tmp_path, monkeypatch):
+    """Checkpoints of the run with a log are not a second run, wherever they are."""
+    monkeypatch.chdir(tmp_path)
+    log = write_run(tmp_path / "all" / "logged", 1000) / "train.log"
+    text = log.read_text(encoding="utf-8").replace(repr(str(log.parent)), "'all/saved'")
+    log.write_text(text, encoding="utf-8")
+    for place in ("saved", "logged/checkpoints", "one", "two/checkpoints"):
+        save_checkpoint(tmp_path / "all" / place / "checkpoint_best.pt", {"common": {"seed": 3}})
+    runs = find_runs([tmp_path / "all"])
+    assert [(run.name, run.updates) for run in runs] == [
+        ("all/logged", 1000),
+        ("all/one", 7),
+        ("all/two/checkpoints", 7),
+    ]
 
 
 def test_a_run_in_progress(tmp_path):
@@ -95,6 +132,18 @@ def test_a_run_in_progress(tmp_path):
     log.write_text(text, encoding="utf-8")
     (run,) = find_runs([folder])
     assert summarize_run(run)["State"] == "25% of 8,000 updates"
+
+
+def test_copied_logs_of_a_resumed_run_are_read_in_the_order_of_their_times(tmp_path):
+    log = write_run(tmp_path / "run", 4000) / "train.log"
+    options, *lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
+    log.unlink()
+    for modified, (day, part) in enumerate([("03", lines[20:]), ("02", lines[:20])]):
+        text = re.sub(r"(?m)^2026-\d\d-\d\d", f"2026-01-{day}", "".join([options, *part]))
+        log.with_name(f"{day}.log").write_text(text, encoding="utf-8")
+        os.utime(log.with_name(f"{day}.log"), (modified, modified))
+    (run,) = find_runs([tmp_path / "run"])
+    assert run.updates == 4000 and run.log.finished and [file.stem for file in run.files] == ["02", "03"]
 
 
 def test_the_best_result_uses_the_metric_of_the_options(tmp_path):

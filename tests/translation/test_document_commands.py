@@ -83,6 +83,9 @@ def test_there_is_a_line_for_each_sentence_and_a_score_of_documents(trained):
     assert names[:3] == ["s-BLEU", "d-BLEU", "chrF2"]
     hub = LunaModel.from_pretrained(str(out / "checkpoints"), "averaged.pt", str(out / "data"))
     sentences = (corpus / "test.en").read_text(encoding="utf-8").split("\n")[:3]
+    assert hub.src_dict.string(hub.encode(" <sep> ".join(sentences))) == " <sep> ".join(
+        hub.src_dict.string(hub.encode(sentence)) for sentence in sentences
+    )
     translated = hub.translate_document(sentences, tokens=LIMIT)
     assert len(translated) == 3 and hub.translate_document(iter(sentences), tokens=LIMIT) == translated
     with pytest.raises(InputError, match="sentence 2"):
