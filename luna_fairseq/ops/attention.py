@@ -124,7 +124,7 @@ def softmax_attention(
     form = SOFTMAX_FORMS.choose(q, k, bias, form=form)
     if form == "matmul":
         return _attend_by_products(q, k, v, mask, dropout, bias)
-    if form == "naive" or not _FUSED:
+    if form == "naive" or (form == "fused" and not _FUSED):
         return naive_attention(q, k, v, mask, dropout, bias)[0]
     if form != "fused":
         raise NotImplementedError(form)

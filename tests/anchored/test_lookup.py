@@ -390,7 +390,7 @@ def test_look_up_attention_with_a_diagonal_prior_equals_the_definition(kind):
 
 
 @with_every_form
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 5e-2), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
     everything = masks("right")  # all segments, so that rounding cannot change the choice

@@ -217,14 +217,14 @@ def test_orthogonal_features_are_nearer_than_independent_ones_of_the_same_number
 
 
 def test_performer_reads_a_token_whose_features_are_tiny_beside_a_later_tokens():
-    """Long keys have small features. The later token has features that are larger by e^40 to e^66."""
+    """Long keys have small features. The later token has features that are larger by e^35 to e^66."""
     x, gradients = sequence(6).float(), []
     module = build("performer", "causal", torch.float32)
     q, k, v = (part.detach() for part in module.project(x))
     k[:, :, :-1] = F.normalize(k[:, :, :-1], dim=-1) * 16.0
     exponents = module.exponents(k).amax(dim=-1)
     larger = exponents[..., -1:] - exponents[..., :-1]
-    assert 40 < larger.min() and larger.max() < 66
+    assert 35 < larger.min() and larger.max() < 66
     for T in (5, 6):
         parts = [part[:, :, :T].clone().requires_grad_() for part in (q, k, v)]
         output = module.attend(*parts)[:, :, :5]
