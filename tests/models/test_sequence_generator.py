@@ -264,7 +264,10 @@ def test_an_ensemble_with_fairseqs_model_scores_references_in_any_order():
     ours, other = tiny_model(torch.float32, task=SMALL), fairseq_transformer()
     ours.make_generation_fast_(need_attn=False)
     sources, targets = map(batch, example())
-    net_input = {"src_tokens": sources, "src_lengths": None, "prev_output_tokens": targets.roll(1, 1)}
+    previous = torch.cat(
+        [torch.full_like(targets[:, :1], SMALL.target_dictionary.eos()), targets[:, :-1]], dim=1
+    )
+    net_input = {"src_tokens": sources, "src_lengths": None, "prev_output_tokens": previous}
     sample = {"net_input": net_input, "target": targets}
     scorer = SequenceScorer(SMALL.target_dictionary)
     one, reverse = (scorer.generate(models, sample) for models in ([ours, other], [other, ours]))
