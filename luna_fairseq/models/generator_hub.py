@@ -135,7 +135,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _check_lengths(self, sentences: Iterable[Tensor]) -> None:
-        """Raise InputError if an encoded sentence [length] exceeds the positions of the models or the task."""
+        """Raise InputError if an encoded sentence [length] exceeds the positions of the models."""
         limits = self.max_positions  # of the source and of the target, or of a language model
         longest = limits[0] if isinstance(limits, tuple) else limits
         for number, tokens in enumerate(sentences, 1):

@@ -1,4 +1,4 @@
-"""Second derivatives of operations whose backward pass is written by hand are refused, on every way to them."""
+"""Second derivatives of operations whose backward pass is written by hand are refused."""
 
 import pytest
 import torch
