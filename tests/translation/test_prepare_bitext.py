@@ -191,7 +191,11 @@ def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
         ("train.de", lambda data: data + b"x\n", "train.en has 200 lines and {text}/train.de has 201"),
         ("valid.en", lambda data: data.split(b"\n", 2)[2], "valid.en has 9 lines and {text}/valid.de has 11"),
         ("train.en", lambda data: data.replace(b"\n", b"\n\xff\xfe", 1), "train.en, line 2 is not UTF-8"),
-        ("test.de", lambda data: b"x\n \n" + data.split(b"\n", 2)[2], "test.de, line 2 is empty"),
+        (
+            "test.de",
+            lambda data: b"x\n \n" + data.split(b"\n", 2)[2],
+            "test.de, line 2 is empty. Remove this line from both files.\n",
+        ),
         ("valid.de", lambda data: data.decode("utf-8").encode("utf-16-le"), "valid.de, line 1"),
         ("train.de", lambda data: b"\n" * 200, "train"),
     ],
@@ -205,6 +209,13 @@ def test_bad_text_is_one_line_before_any_work(prepare, text, tmp_path, name, dam
     assert status == 1 and err.count("\n") == 1
     assert err.startswith("luna-prepare-bitext: error: ") and message.format(text=text) in err
     assert not (tmp_path / "out").exists()
+
+
+def test_lines_that_are_empty_on_both_sides_may_separate_documents(prepare, text):
+    for name in ("valid.en", "valid.de"):
+        (text / name).write_bytes(b"x\n\n" + (text / name).read_bytes())
+    _, _, err = prepare()
+    assert "line 2 is empty. Remove this line from both files, or give --documents N" in err
 
 
 @pytest.mark.parametrize("size, message", [(50000, "too large"), (9, "too small")])
