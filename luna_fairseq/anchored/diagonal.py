@@ -94,7 +94,7 @@ def measure_diagonal(
     expected = ratio.to(dtype).view(-1, 1, 1) * target.middle
     if target.origin is not None:
         expected = expected + target.origin[:, None, :, None]
-    further = (expected - key_place.reshape(key_place.size(0), 1, 1, -1)).abs()
+    further = (expected - key_place.flatten(1)[:, None, None, :]).abs()
     candidates = further.detach() if first is None else further.detach().narrow(3, 0, first)
     if masked is None:
         nearest = candidates.amin(dim=-1, keepdim=True)

@@ -13,11 +13,11 @@ from typing import Any, List, NamedTuple, Tuple, Union
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from luna_fairseq.ops.chunks import chunk_slices
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
+from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
 
 # Number of queries in a block. One product multiplies them by the tokens of their common segment.
 BLOCK = 16
@@ -81,8 +81,8 @@ class _Scores(torch.autograd.Function):
         return pairs_class(*pairs).scores(q, keys)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
+        refuse_second_derivatives("Look-up attention", "Use --packed-lookup 0")
         q, keys, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
@@ -102,8 +102,8 @@ class _WeightedSum(torch.autograd.Function):
         return pairs_class(*pairs).weighted_sum(weights, values)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
+        refuse_second_derivatives("Look-up attention", "Use --packed-lookup 0")
         weights, values, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
         with torch.autocast(grad.device.type, enabled=False):

@@ -24,10 +24,14 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
 
     Such an error is printed as one line that begins with ``program``. Other exceptions propagate. If an
     OSError has no file name, as on a full disk, the message names the file or folder ``location`` instead.
+    After Ctrl-C, the line says so, and the status is 130.
     """
     try:
         with exit_if_unread():
             function()
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
     except OSError as error:
         print(f"{program}: error: {describe_os_error(error, location)}", file=sys.stderr)
         return 1
@@ -58,6 +62,30 @@ def offer_quiet(parser: argparse.ArgumentParser) -> None:
 
 # Options of fairseq-train that determine the files of its checkpoints, which a command has to find.
 OWN_FOLDER = ("--save-dir", "--no-save", "--checkpoint-suffix")
+# Options of fairseq that have another name before --.
+_OUR_NAMES = {
+    "--max-epoch": "--epochs",
+    "--lr": "--lrs",
+    "--batch-size": "--batch-sizes",
+    "--max-sentences": "--batch-sizes",
+    "--classification-head-name": "--head",
+    "--gen-subset": "--subset",
+    "--seed": "--seeds",
+}
+
+
+def _describe_own_option(name: str, owned: Sequence[str], parser: argparse.ArgumentParser) -> str:
+    """Return what to do about an option of the command that is given after ``--``, or "" for other options.
+
+    ``name`` may be an abbreviation of an option in ``owned``, which fairseq accepts.
+    """
+    own = name if name in owned else next((own for own in owned if own.startswith(name)), "")
+    if not own or not name.strip("-"):
+        return ""
+    for option in (own, _OUR_NAMES.get(own)):
+        if option in parser._option_string_actions:
+            return f"{name} after --: give {option} before --"
+    return f"{name} after --: {parser.prog} sets this option. Remove it"
 
 
 def console_script(
@@ -109,9 +137,9 @@ def console_script(
 
         def check_and_work() -> Any:
             for name in (word.split("=")[0] for word in extra):
-                # fairseq accepts abbreviated options.
-                if name.strip("-") and any(own.startswith(name) for own in passes_on or ()):
-                    raise InputError(f"{name} after --: {program} sets this option. Remove it")
+                fault = _describe_own_option(name, passes_on or (), parser)
+                if fault:
+                    raise InputError(fault)
             return work(args) if passes_on is None else work(args, extra)
 
         with hide_progress(args.quiet):

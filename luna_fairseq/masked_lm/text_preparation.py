@@ -35,8 +35,10 @@ from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentenc
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 DICTIONARY = "dict.txt"
-# Value of --tokens-per-sample in the presets. With --sample-break-mode complete, fairseq skips longer lines.
+# Value of --tokens-per-sample in the presets. With --sample-break-mode complete, the model cannot read longer
+# lines.
 SAMPLE = 512
+SKIP = "--skip-invalid-size-inputs-valid-test"
 # Part of the text: split name and output folder.
 Part = Tuple[str, str]
 # Version of the steps' output. Increase it when the output of a step changes, so that the steps run again.
@@ -88,10 +90,11 @@ class TextPreparation:
             print(f"{split}: {lines:,} lines, {counts['tokens'][split]:,} tokens")
             print_unknown(split, counts)
             if counts["long"][split]:
+                does = "skips these lines" if split == "train" else f"stops at these lines without {SKIP}"
                 print(
                     f"{split}: {counts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
                     f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
-                    "fairseq skips these lines. Split them, or use --sample-break-mode none."
+                    f"fairseq {does}. Split them, or use --sample-break-mode none."
                 )
         data = os.pathsep.join(dict.fromkeys(str(self.options.destdir / folder) for _, folder in self.parts))
         print(f"dictionary: {counts['dictionary']:,} entries; data for fairseq-train: {data}")

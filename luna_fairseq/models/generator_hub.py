@@ -12,7 +12,7 @@ from functools import partial
 from inspect import signature
 from itertools import chain
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -60,6 +60,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     supports: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
     translate_document = translate_document
     is_limited_by_source = True
+    positions_option = "--max-source-positions"
 
     def __init__(self, cfg: Any, task: Any, models: Any):
         set_languages(cfg.tokenizer, task)
@@ -121,6 +122,8 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
+        if kwargs.pop("skip_invalid_size_inputs", False):
+            raise InputError("skip_invalid_size_inputs leaves sentences out of the result: remove it")
         for name in kwargs.keys() - known:
             raise InputError(f"generation has no option {name}{suggest_name(name, known)}")
         for name in _OPTIONS_OF_COMMANDS:
@@ -137,6 +140,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             # fairseq would drop some arguments, such as prefix_allowed_tokens_fn.
             of_sentence = None if constraints is None else [constraints]
             return self.generate([tokenized_sentences], beam, *args, constraints=of_sentence, **kwargs)[0]
+        self._check_lengths(tokenized_sentences)
         if constraints is None:
             kwargs = {**self._length_limits(kwargs), **kwargs}
             return super().generate(tokenized_sentences, beam, *args, **kwargs)
@@ -153,6 +157,17 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             options = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
             results += super().generate([tokens], beam, *args, **options)
         return results
+
+    def _check_lengths(self, sentences: Iterable[Tensor]) -> None:
+        """Raise InputError if an encoded sentence [length] exceeds the positions of the models."""
+        limits = self.max_positions  # of the source and of the target, or of a language model
+        longest = limits[0] if isinstance(limits, tuple) else limits
+        for number, tokens in enumerate(sentences, 1):
+            if longest is not None and len(tokens) > longest:
+                raise InputError(
+                    f"sentence {number} has {len(tokens)} tokens, the model's positions end at {longest}: "
+                    f"shorten it, or train with a larger {self.positions_option}"
+                )
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
         """Return generation options that limit the length of translations relative to the source.
@@ -184,6 +199,7 @@ class LanguageModelHub(GeneratorHub):
     SEGMENT = 512  # number of tokens that read() passes to the model at a time
     supports = FairseqLanguageModel, "causal language model"
     is_limited_by_source = False
+    positions_option = "--tokens-per-sample"
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Continue encoded sequences, with the arguments and the result of :meth:`GeneratorHub.generate`."""

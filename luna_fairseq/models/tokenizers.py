@@ -1,5 +1,6 @@
 """Tokenizer lookup for trained models, and Moses tokenization for fairseq."""
 
+import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
@@ -18,12 +19,15 @@ CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-n
 
 
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Return the checkpoint folder and the dictionary folder. Raise InputError if one does not exist.
+    """Return the checkpoint folder and the dictionary folder. Raise InputError if one is missing or a file.
 
     A dictionary folder that starts with ``.`` is relative to the checkpoint folder. A model given as a URL is
-    not checked.
+    not checked. An archive (tar) may replace the checkpoint folder.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
+    if folder.is_file() and not tarfile.is_tarfile(str(folder)):
+        call = f"from_pretrained({str(folder.parent)!r}, {folder.name!r}, {data!r})"
+        raise InputError(f"{folder} is a file: pass its folder and its name, {call}")
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
     for path, what in zip(folders, ("checkpoint", "dictionaries")):
         if not path.exists() and "://" not in f"{model_name_or_path} {data}":

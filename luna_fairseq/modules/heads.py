@@ -111,6 +111,8 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
 
 def hypotheses_per_sentence(num_hypotheses: int, num_sentences: int) -> int:
     """Return the number of hypotheses per sentence. Raise an InputError if it is not an integer."""
+    if num_hypotheses == num_sentences:
+        return 1
     if num_hypotheses % num_sentences:
         raise InputError(
             f"{num_hypotheses} hypotheses cannot belong to {num_sentences} sentences. "

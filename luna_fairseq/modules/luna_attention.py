@@ -334,7 +334,7 @@ class LunaAttention(ProjectingAttention):
         weights = None
         if read is not None:
             total = read.total(memory)
-            weights = total.transpose(0, 1).reshape(-1, num_hypotheses, T, total.size(-1))
+            weights = total.transpose(0, 1).reshape(total.size(1), num_hypotheses, T, total.size(-1))
         return self.out_proj(merge_heads(output, num_hypotheses)), weights
 
     def _query_and_output(self) -> Tuple[HeadProjection, HeadProjection]:

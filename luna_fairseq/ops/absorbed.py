@@ -168,9 +168,9 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
     """Multiply vectors [B, H, L, M] by one matrix per head, ``weight`` [H, M, N]. Return [B, H, L, N]."""
-    B, H, L, _ = rows.shape
+    B, H, L, M = rows.shape
     # One product per head: [L B, M] times [M, N].
-    products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)
+    products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, M), weight)
     return products.unflatten(1, (L, B)).permute(2, 0, 1, 3).contiguous()
 
 

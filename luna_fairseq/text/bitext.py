@@ -94,7 +94,8 @@ def check_bitext(
             document += 1
             if not drop_empty:
                 path = paths[plain.index("")]
-                raise InputError(f"{path}, line {number} is empty. Remove this line from both files.")
+                advice = "" if any(plain) else ", or give --documents N if empty lines separate documents"
+                raise InputError(f"{path}, line {number} is empty. Remove this line from both files{advice}.")
     _check_counts(paths, counts, empty)
     source, target = (path.absolute() for path in paths)
     return Bitext(source, target, counts[0], empty, digest.hexdigest(), controls)

@@ -14,6 +14,8 @@ from luna_fairseq.text.bitext import read_lines
 SENTENCEPIECE_SPACE = "\u2581"
 # If a larger share of lines differs, the file contains a different text. A smaller share may be corrections.
 OTHER_TEXT = 0.1
+# Default of fairseq's --required-batch-size-multiple. A smaller last batch may be left out.
+BATCH_MULTIPLE = 8
 
 
 class GenerateOutput:
@@ -68,10 +70,15 @@ class GenerateOutput:
                 "Remove them."
             )
         if missing:
+            advice = "Give the complete output of fairseq-generate, or the reference of this text."
+            if len(missing) < BATCH_MULTIPLE:
+                advice = (
+                    "Run fairseq-generate again with --required-batch-size-multiple 1, without which it "
+                    "leaves out an incomplete last batch."
+                )
             raise InputError(
                 f"{self.path} lacks {len(missing)} of {number} sentences, the first being {missing[0]}. "
-                "Run fairseq-generate again with --required-batch-size-multiple 1, without which it leaves "
-                "out an incomplete last batch."
+                f"{advice}"
             )
         lines = [self.best[sentence] for sentence in range(number)]
         if _has_pieces(lines) and not _has_pieces(references):

@@ -161,14 +161,15 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
             f"{options.generated} has a translation of each piece, not of each sentence. Give the file "
             "generate-test-lenpen*.txt that luna-evaluate wrote to its --results."
         )
-    hypotheses = generated.hypotheses(references)
     sources = list(read_lines(options.source)) if options.source else None
     if sources is not None and len(sources) != len(references):
         raise InputError(
             f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}. "
             "Give the source and the reference of the same text."
         )
+    # First, because the reference of another text may also have another number of lines.
     notes = generated.compare(options.reference, references, options.source, sources or [])
+    hypotheses = generated.hypotheses(references)
     text = Translations.read(hypotheses, references, options.detokenize, options.target_lang)
     test_set = TEST_SETS.get(options.test_set)
     scores = plain_scores(text, tokenizer, test_set)

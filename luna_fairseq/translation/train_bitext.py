@@ -100,7 +100,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     luna_fairseq.register()
     parser = options.get_training_parser()
     parser.prog, parser.usage = PROGRAM, "%(prog)s [options] [-- fairseq-train options]"
-    epochs = options.parse_args_and_arch(parser, words).max_epoch or 0
+    parsed = options.parse_args_and_arch(parser, words)
+    epochs = parsed.max_epoch or 0
     if 0 < epochs < args.average:
         raise InputError(
             f"--average {args.average} exceeds the {epochs} epochs of training. Give --average {epochs}."
@@ -110,6 +111,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     preparation.check()
     # Check this before replacing the data that the checkpoints were trained on.
     check_same_run(out, "--destdir", preparation.resume_settings(), ["checkpoints/checkpoint_last.pt"])
+    _check_not_beyond(checkpoints, epochs, parsed.max_update or 0)
     preparation.run()
     preparation.check_positions(settings)
     # from_pretrained looks for the model of the subwords next to the checkpoint, and refuses two of them.
@@ -153,10 +155,37 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
         raise SystemExit(status)
 
 
+def _check_not_beyond(checkpoints: Path, epochs: int, updates: int) -> None:
+    """Raise InputError if the run in a folder is longer than ``epochs`` or ``updates`` (0: no limit).
+
+    It would be scored as if it had the given length.
+    """
+    last = checkpoints / "checkpoint_last.pt"
+    reached = {"--max-epoch": max(_find_epochs(checkpoints), default=0)}
+    if updates and last.is_file():
+        # Imported here so that --help does not wait for torch.
+        from luna_fairseq.files.checkpoints import count_updates
+
+        reached["--max-update"] = count_updates(last) or 0
+    for option, limit in (("--max-epoch", epochs), ("--max-update", updates)):
+        number = reached.get(option, 0)
+        if 0 < limit < number:
+            raise InputError(
+                f"{checkpoints} has a run of {option} {number}, longer than {option} {limit}. "
+                f"Give -- {option} {number} or more, or another --destdir."
+            )
+
+
+def _find_epochs(checkpoints: Path) -> Dict[int, Path]:
+    """Return the checkpoints of whole epochs in a folder, keyed by epoch."""
+    paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in paths]
+    return {int(match[1]): path for match, path in matches if match}
+
+
 def _select_checkpoints(checkpoints: Path, average: int) -> List[Path]:
     """Return a folder's last ``average`` epoch checkpoints, or ``checkpoint_last.pt`` if there are none."""
-    matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in checkpoints.iterdir()]
-    found = {int(match[1]): path for match, path in matches if match}
+    found = _find_epochs(checkpoints)
     if not found:
         print(f"{checkpoints} has no checkpoint of an epoch: checkpoint_last.pt is used without averaging")
         return [checkpoints / "checkpoint_last.pt"]

@@ -143,3 +143,14 @@ def test_unknown_tokens_of_a_task_are_compared_at_every_start(text, capsys):
         assert prepare_task.main([*words, "--workers", "1", "--max-unknown", str(percent)]) == status
         said = capsys.readouterr()
         assert "unknown" in (said.err if status else said.out)
+
+
+def test_what_fairseq_does_at_long_lines_of_each_split(text, capsys):
+    for split in ("train", "valid"):
+        with open(text / split, "a", encoding="utf-8") as file:
+            file.write("a red mat " * 300 + "\n")
+    assert prepare(text, "--vocab-size", 40) == 0
+    out = capsys.readouterr().out
+    assert "train: 1 lines have 511 pieces or more" in out and "fairseq skips these lines" in out
+    assert "valid: 1 lines have 511 pieces or more" in out
+    assert "fairseq stops at these lines without --skip-invalid-size-inputs-valid-test" in out

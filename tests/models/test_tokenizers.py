@@ -1,6 +1,7 @@
 """Plain text is refused if the dictionary contains subword pieces."""
 
 import json
+import tarfile
 from argparse import Namespace
 from contextlib import nullcontext
 
@@ -13,7 +14,7 @@ from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.preparation import load_tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
-from luna_fairseq.models.generator_hub import GeneratorHub
+from luna_fairseq.models.generator_hub import GeneratorHub, LanguageModelHub
 from luna_fairseq.models.masked_lm_hub import IdentityTokenizer, MaskedLMHub
 from luna_fairseq.models.tokenizers import MosesText, MosesTextConfig, find_folders, find_tokenizer
 from luna_fairseq.peers.models import PeerLanguageModel, PeerRoberta, PeerTransformer, RnnAttentionModel
@@ -157,6 +158,29 @@ def test_where_a_tokenizer_is_looked_for(tmp_path):
     assert find_folders(tmp_path, ".") == [tmp_path, tmp_path / "."]
     assert find_folders(tmp_path, str(tmp_path))[1] == tmp_path
     assert len(find_folders("https://host/model.tar.gz", ".")) == 2
+
+
+def test_a_checkpoint_file_in_place_of_its_folder(tmp_path):
+    (tmp_path / "best.pt").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"best.pt is a file: .*from_pretrained\('.*', 'best.pt', 'data'\)"):
+        find_folders(tmp_path / "best.pt", "data")
+    with tarfile.open(str(tmp_path / "model.tar.gz"), "w:gz") as archive:
+        archive.add(str(tmp_path / "best.pt"), "best.pt")
+    assert find_folders(tmp_path / "model.tar.gz", str(tmp_path))[1] == tmp_path
+
+
+@pytest.mark.parametrize("positions", [(4, 9), 4])
+def test_sentences_beyond_the_positions_are_named(positions):
+    hub = GeneratorHub.__new__(LanguageModelHub if positions == 4 else GeneratorHub)
+    torch.nn.Module.__init__(hub)
+    hub.models, hub.max_positions = [], positions
+    option = "--tokens-per-sample" if positions == 4 else "--max-source-positions"
+    with pytest.raises(InputError, match=f"sentence 2 has 5 tokens, .* end at 4: .* larger {option}"):
+        hub.generate([torch.ones(4), torch.ones(5)])
+    with pytest.raises(InputError, match="sentence 1 has 5 tokens"):
+        hub.generate(torch.ones(5))
+    with pytest.raises(InputError, match="skip_invalid_size_inputs leaves sentences out of the result"):
+        hub.generate([torch.ones(5)], skip_invalid_size_inputs=True)
 
 
 @pytest.mark.parametrize("model", [LunaModel, LunaLanguageModel, LunaMaskedLM, *PEERS])

@@ -5,9 +5,9 @@ import torch
 from tiny_luna import assert_close
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaAttention, Source
+from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
 from luna_fairseq.modules.memory import PackedMemory, map_tensors
-from luna_fairseq.ops.absorbed import AbsorbedMemory
+from luna_fairseq.ops.absorbed import AbsorbedMemory, multiply_by_head
 
 C, H, L = 64, 2, 5
 
@@ -66,3 +66,16 @@ def test_an_absorbed_memory_gives_no_weights(attention):
     memory = attention.prepare(attention.pack(packed, context)[1])
     with pytest.raises(InputError, match="need_weights=True from the first decoding step on"):
         attention.unpack(query, memory, need_weights=True)
+
+
+@pytest.mark.parametrize("T", [3, 200])
+def test_a_batch_may_be_empty(T):
+    x, packed, mask = torch.randn(T, 0, C), torch.randn(L, 0, C), torch.zeros(0, T, dtype=torch.bool)
+    output, packed_context, weights = LunaAttention(C, H)(x, packed, x, mask, need_weights=True)
+    assert output.shape == (T, 0, C) and packed_context.shape == (L, 0, C) and weights.shape == (H, 0, T, T)
+    causal = LunaCausalAttention(C, H)
+    assert causal(x, causal.read(packed), key_padding_mask=mask)[0].shape == (T, 0, C)
+
+
+def test_a_projection_of_each_head_of_an_empty_batch():
+    assert multiply_by_head(torch.randn(0, H, L, 3), torch.randn(H, 3, C)).shape == (0, H, L, C)

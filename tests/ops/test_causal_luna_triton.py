@@ -107,6 +107,13 @@ def relative_errors(inputs, **options):
     }
 
 
+def test_second_derivatives_are_refused():
+    q, k, v, a = make_inputs(3, 8, 5)
+    output = form.triton_causal_luna(q.requires_grad_(), k, v, a)
+    with pytest.raises(NotImplementedError, match='Use backend="parallel" or "naive"'):
+        torch.autograd.grad(output.sum(), q, create_graph=True)
+
+
 # One chunk; several in one segment; several segments of several (few PROGRAMS) or of one; L in blocks.
 CASES = [
     (1, 8, 5, "none", 384),

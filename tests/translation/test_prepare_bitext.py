@@ -145,8 +145,7 @@ def test_a_lost_or_shortened_file_is_made_again(prepare, tmp_path, name):
 def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(joint_bpe, "build_dictionary", killed)
-        with pytest.raises(KeyboardInterrupt):
-            prepare()
+        assert prepare()[0] == 130
     status, out, _ = prepare()
     assert status == 0 and "learn: finished before" in out and out.count("finished before") == 1
     prepare(out="fresh")
@@ -192,7 +191,11 @@ def test_training_pairs_with_an_empty_side_are_dropped(prepare, text, tmp_path):
         ("train.de", lambda data: data + b"x\n", "train.en has 200 lines and {text}/train.de has 201"),
         ("valid.en", lambda data: data.split(b"\n", 2)[2], "valid.en has 9 lines and {text}/valid.de has 11"),
         ("train.en", lambda data: data.replace(b"\n", b"\n\xff\xfe", 1), "train.en, line 2 is not UTF-8"),
-        ("test.de", lambda data: b"x\n \n" + data.split(b"\n", 2)[2], "test.de, line 2 is empty"),
+        (
+            "test.de",
+            lambda data: b"x\n \n" + data.split(b"\n", 2)[2],
+            "test.de, line 2 is empty. Remove this line from both files.\n",
+        ),
         ("valid.de", lambda data: data.decode("utf-8").encode("utf-16-le"), "valid.de, line 1"),
         ("train.de", lambda data: b"\n" * 200, "train"),
     ],
@@ -206,6 +209,13 @@ def test_bad_text_is_one_line_before_any_work(prepare, text, tmp_path, name, dam
     assert status == 1 and err.count("\n") == 1
     assert err.startswith("luna-prepare-bitext: error: ") and message.format(text=text) in err
     assert not (tmp_path / "out").exists()
+
+
+def test_lines_that_are_empty_on_both_sides_may_separate_documents(prepare, text):
+    for name in ("valid.en", "valid.de"):
+        (text / name).write_bytes(b"x\n\n" + (text / name).read_bytes())
+    _, _, err = prepare()
+    assert "line 2 is empty. Remove this line from both files, or give --documents N" in err
 
 
 @pytest.mark.parametrize("size, message", [(50000, "too large"), (9, "too small")])
@@ -300,9 +310,9 @@ def test_nothing_is_left_of_an_earlier_preparation(broken_off, prepare, tmp_path
     prepare()
     assert list((tmp_path / "out").glob("test.*"))
     if broken_off:
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(preparation, "write_checksums", killed)
-            prepare(test=False, vocab_size=190)
+            assert prepare(test=False, vocab_size=190)[0] == 130
     prepare(test=False, vocab_size=190)
     prepare(test=False, out="fresh", vocab_size=190)
     assert set(contents(tmp_path / "out")) == set(contents(tmp_path / "fresh"))

@@ -101,7 +101,7 @@ def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
     "text, message",
     [
         (generated(HYPOTHESES, order=(0, 2)), "1 of 3 sentences"),
-        (generated(HYPOTHESES, shift=1), "sentence 3"),
+        (generated(HYPOTHESES, kinds="HD", shift=1), "sentence 3"),
         (generated(HYPOTHESES, order=(0, 1, 2, 0)), "sentence 0 twice"),
         (generated(HYPOTHESES)[:-60], "last line"),
         (generated(HYPOTHESES, kinds="S"), "no H- or D- lines"),
@@ -119,6 +119,15 @@ def test_empty_hypothesis_and_tabs_and_odd_separators(run, tmp_path):
 )
 def test_bad_input_is_one_line(run, text, message):
     assert message in run(text)
+
+
+def test_sentences_that_are_missing(run):
+    """Only a few can be a last batch that fairseq-generate left out."""
+    text = generated(HYPOTHESES)
+    assert "is another text: 3 of 3 lines differ" in run(text, references=["Ein Satz."] * 40)
+    assert "--required-batch-size-multiple 1" in run(text, references=[*REFERENCES, *["Ein Satz."] * 7])
+    out = run(text, references=[*REFERENCES, *["Ein Satz."] * 8])
+    assert "lacks 8 of 11 sentences" in out and "Give the complete output" in out
 
 
 def test_missing_files(run, tmp_path, capsys):

@@ -13,9 +13,9 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
+from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
 
 
 def chunk_causal_linear(
@@ -151,8 +151,8 @@ class _ChunkCausalLinear(Function):
         return results.output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        refuse_second_derivatives("Causal linear attention", "Use naive_causal_linear")
         inputs = Inputs(*ctx.saved_tensors)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):

@@ -15,7 +15,6 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from luna_fairseq.ops.attention import fast_softmax
@@ -27,8 +26,9 @@ from luna_fairseq.ops.causal_luna.decay import (
     scale_,
     sum_over_examples,
 )
-from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, count_positions, mask_padding
+from luna_fairseq.ops.causal_luna.inputs import DERIVE_TWICE, CausalLunaState, count_positions, mask_padding
 from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
+from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
 
 
 class KeysValues(NamedTuple):
@@ -375,8 +375,8 @@ class _ChunkCausalLuna(Function):
         return results.output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        refuse_second_derivatives("Causal Luna attention", DERIVE_TWICE)
         softmax, *tensors = ctx.saved_tensors
         inputs = Inputs(*tensors)
         T, log_decay = inputs.q.size(1), inputs.log_decay

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from luna_fairseq.ops.causal_luna.inputs import count_positions
+from luna_fairseq.ops.causal_luna.inputs import DERIVE_TWICE, count_positions
+from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
@@ -61,8 +61,8 @@ class _DecayTotals(Function):
         return inverse, log_decay.double() * count
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_inverse: Tensor, grad_total: Tensor) -> Tuple[Tensor, None, None]:
+        refuse_second_derivatives("Causal Luna attention", DERIVE_TWICE)
         rise, inverse, count, steps = ctx.saved_tensors
         # The derivative of log(expm1(g) / expm1(g t)) is (1 - t / c) / expm1(g) + 1 - t, with c the count.
         slope = (1 - steps * inverse) / rise + (1 - steps)

@@ -100,7 +100,7 @@ def causal_luna(
         dropout: dropout probability of the unpack weights.
         backend: implementation, "naive", "chunk", "parallel" or "triton". "auto" selects triton on GPUs where
             it was measured to be faster, parallel on other GPUs, and chunk elsewhere. Before its first use,
-            triton is compared with chunk on random inputs.
+            triton is compared with chunk on random inputs. Only naive and parallel have second derivatives.
         log_decay: log decay per position of each head, [H], negative. None, as in the paper, means no decay.
 
     Returns:

@@ -16,6 +16,8 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 # Number of rows of P that a Triton kernel processes at a time. The constant is defined here to avoid an
 # import cycle between triton.py and triton_kernels.py.
 BLOCK_L = 16
+# What to do about implementations without second derivatives
+DERIVE_TWICE = 'Use backend="parallel" or "naive" (--luna-backend)'
 # Up to this number of positions (the hypotheses of a sentence in decoding), copying heads takes less time
 # than the calls that avoid the copy.
 FEW_POSITIONS = 8

@@ -10,11 +10,11 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
-from luna_fairseq.ops.causal_luna.inputs import BLOCK_L, count_steps
+from luna_fairseq.ops.causal_luna.inputs import BLOCK_L, DERIVE_TWICE, count_steps
+from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128
@@ -177,8 +177,8 @@ class CausalLunaFunction(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, g):
+        refuse_second_derivatives("Causal Luna attention", DERIVE_TWICE)
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
         values = common_arguments(dict(zip(ctx.names, ctx.saved_tensors)), ctx.numbers)
