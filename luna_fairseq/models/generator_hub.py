@@ -160,6 +160,8 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
     def _check_lengths(self, sentences: Iterable[Tensor]) -> None:
         """Raise InputError if an encoded sentence [length] exceeds the positions of the models."""
+        if getattr(self.task, "reads_any_length", False):
+            return
         limits = self.max_positions  # of the source and of the target, or of a language model
         longest = limits[0] if isinstance(limits, tuple) else limits
         for number, tokens in enumerate(sentences, 1):

@@ -59,7 +59,11 @@ class StreamingLMTask(LanguageModelingTask):
 
     Attributes:
         has_positions: True if the model adds positional embeddings to the token embeddings.
+        reads_any_length: True, because the length of a text is limited only by learned positions, which the
+            model checks itself.
     """
+
+    reads_any_length = True
 
     has_positions = False
 
