@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.model_options import fill_in_options, model_dataclass
-from luna_fairseq.engine.averages import load_without_averages, restore_averages
+from luna_fairseq.engine.averages import averages_state, load_without_averages, restore_averages
 from luna_fairseq.engine.early_stopping import patience_state, restore_patience
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.schedules import repeat_end_of_epoch
@@ -148,14 +148,15 @@ def _save_with_training_info(
 ) -> Any:
     """Replacement for ``Trainer.save_checkpoint`` that also stores a description of the run.
 
-    The description contains software versions, task settings, dictionary fingerprints and the early-stopping
-    counter.
+    The description contains software versions, task settings, dictionary fingerprints, and the counters of
+    early stopping and of the moving averages.
     """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.has_known_task(identity):
         added[same_training.DICTIONARIES] = same_training.task_fingerprints(self.task)
-    return save(self, filename, {**extra_state, **added, **patience_state()}, *args, **kw)
+    added.update({**patience_state(), **averages_state(self)})
+    return save(self, filename, {**extra_state, **added}, *args, **kw)
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
@@ -179,6 +180,7 @@ def _load_and_compare(load: Function, self: Any, filename: str, *args: Any, **kw
     _compare_dictionaries(origin, self.task, ("label",) if reset_optimizer else ())
     if not (reset_optimizer or arguments.get("reset_lr_scheduler")):
         repeat_end_of_epoch(self, extra_state)
-    if not arguments.get("reset_meters"):
+    # fairseq restores the best loss under the same condition.
+    if not (reset_optimizer or arguments.get("reset_meters")):
         restore_patience(extra_state)
     return extra_state
