@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Sequence
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.launch import Launch, compute_launch
@@ -26,6 +26,8 @@ from luna_fairseq.files.checksums import checksum_of_data
 from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 
 PROGRAM = "luna-train"
+# Beginnings of the options of fairseq-train with which a run may change its other options.
+_NEW_START = ("--reset-", "--restore-file")
 USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
@@ -66,24 +68,22 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
             )
     launch = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in launch.notes), sep="\n", flush=True)
-    identity = _run_identity(recipe, data, given)
-    if identity is not None:
-        checkpoints = Path(launch.save_dir)
-        # If several processes train, only the first one locks the folder and writes the record.
-        is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-        check_same_run(checkpoints, option, identity, should_record=should_record and is_first)
+    # If several processes train, only the first one locks the folder and writes the record.
+    is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+    check_same_run(
+        Path(launch.save_dir),
+        option,
+        _run_identity(recipe, data, given),
+        should_record=should_record and is_first,
+        is_new=any(word.startswith(_NEW_START) for word in [*recipe.words(), *given]),
+    )
     return [sys.executable, "-m", "fairseq_cli.train", data, *launch.options]
 
 
-def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
-    """Return the options and data checksums that must not change when a run is resumed.
-
-    Return None if --restore-file or a --reset-* option is given, because such a run may change them.
-    """
-    words = [*recipe.words("update_freq"), *user_options]
-    if any(word.startswith(("--reset-", "--restore-file")) for word in words):
-        return None
-    options = select_fixed_options(words)
+def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Dict[str, str]:
+    """Return the options and data checksums that must not change when a run is resumed."""
+    options = select_fixed_options([*recipe.words("update_freq"), *user_options])
+    options = {name: value for name, value in options.items() if not name.startswith(_NEW_START)}
     dataset = recipe.settings["dataset"]
     if not dataset.get("max_tokens") and "--update-freq" not in options:
         # --update-freq follows the batch size per GPU, so the size of the whole batch stays the same.

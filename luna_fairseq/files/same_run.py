@@ -41,6 +41,7 @@ def check_same_run(
     identity: Mapping[str, str],
     results: Sequence[str] = ("checkpoint_last.pt",),
     should_record: bool = True,
+    is_new: bool = False,
 ) -> None:
     """Lock a run's folder, and check that a resumed run has the options and data of the original run.
 
@@ -53,6 +54,7 @@ def check_same_run(
         identity: names and values of the options and data checksums that must not change.
         results: names of files in the folder. If any of them exists, the run is resumed.
         should_record: whether to lock the folder and record a new run. If False, only compare.
+        is_new: True if the options ask for a new start, which is recorded without a comparison.
 
     Raises:
         InputError: Another process uses the folder, a value differs from the record, or the record is
@@ -62,7 +64,7 @@ def check_same_run(
         folder.mkdir(parents=True, exist_ok=True)
         lock_folder(folder)
     path = folder / RECORD
-    is_resumed = path.is_file() and any((folder / name).is_file() for name in results)
+    is_resumed = not is_new and path.is_file() and any((folder / name).is_file() for name in results)
     changes = differences(_read(path), identity) if is_resumed else []
     if changes:
         raise InputError(

@@ -78,7 +78,7 @@ def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
 
 def test_terminated_between_two_shards(data, tmp_path):
     """The next epoch reads other data, and its iterator has no state yet when the checkpoint is saved."""
-    words = f"{AUTHORS_COMMAND} --max-epoch 3 --save-interval 9 --save-dir"
+    words = f"{AUTHORS_COMMAND} --max-epoch 3 --save-interval 3 --save-dir"
     shards = f"{data}:{data}"
     (stopped, log), (resumed, again), straight = run_trainings(
         {

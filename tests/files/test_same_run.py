@@ -109,6 +109,14 @@ def test_explicit_requests_are_not_compared(words, data, tmp_path):
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
 
 
+def test_a_reset_begins_a_new_record(data, tmp_path):
+    begin_training(data, tmp_path / "out")
+    begin_training(data, tmp_path / "out", "--reset-lr-scheduler", "--lr", "0.125")
+    begin_training(data, tmp_path / "out", "--lr", "0.125")
+    with pytest.raises(InputError, match="--lr 0.125 before"):
+        begin_training(data, tmp_path / "out")
+
+
 def test_the_batch_per_gpu_may_change_while_the_whole_batch_stays(data, tmp_path):
     def begin(*words):
         line = train.build_command(
