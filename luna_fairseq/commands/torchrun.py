@@ -2,20 +2,30 @@
 
 torch's own launcher exits with status 1 if training stopped after SIGTERM. This one exits with 143 if the
 processes saved a checkpoint, so that a batch system can tell a stop from a failure. scripts/train_torchrun.sh
-uses it.
+uses it, and sends the signal to the training processes. The launcher ignores SIGTERM and SIGHUP of its own
+while they train.
 """
 
 import sys
-from typing import List
+from typing import Any, List
 
-from luna_fairseq.child_processes import TERMINATED
+from luna_fairseq.child_processes import STOP_SIGNALS, TERMINATED
 
 
 def main(words: List[str]) -> int:
     """Run torch's launcher. Return 0, 143 if a signal stopped training, or 1 if training failed."""
     from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    stop: Any = api._terminate_process_handler
+
+    def wait_for_training(number: int, frame: Any) -> None:
+        if number not in STOP_SIGNALS:
+            stop(number, frame)
+
+    # The training processes do not inherit this handler, unlike an ignored signal.
+    api._terminate_process_handler = wait_for_training
     try:
         run.main(words)
     except ChildFailedError as error:
