@@ -119,7 +119,8 @@ def test_status_of_torchs_launcher(statuses, expected):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_to_the_launcher_as_well(number):
     """A terminal that is closed sends the signal to all processes. The launcher waits for the training."""
-    code = "import os, signal, sys, time; print(os.getpid(), signal.getsignal(int(sys.argv[1])), flush=True); "
+    code = "import os, signal, sys, time; number = int(sys.argv[1]); "
+    code += "print(os.getpid(), signal.getsignal(number), flush=True); "
     code += "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(143))); time.sleep(60)"
     words = "-m luna_fairseq.commands.torchrun --nproc_per_node 1 --standalone --no_python".split()
     command = [sys.executable, *words, sys.executable, "-c", code, str(int(number))]

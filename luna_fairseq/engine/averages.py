@@ -10,7 +10,7 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
 
-# Key in a checkpoint's extra_state: number of updates since the last step of the averages (--ema-update-freq).
+# Key in a checkpoint's extra_state: updates since the last step of the averages (--ema-update-freq).
 _COUNTER = "luna_fairseq.ema_counter"
 
 AVERAGED_WEIGHTS = Patch(

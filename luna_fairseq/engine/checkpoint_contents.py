@@ -9,7 +9,7 @@ import inspect
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from luna_fairseq import provenance
 from luna_fairseq.checks import same_training

@@ -25,8 +25,8 @@ STARTING_POINT = Patch(
     RESULTS,
     "If checkpoint_last.pt is damaged or --restore-file does not exist, training silently starts from the "
     "beginning and replaces the checkpoints. So does a repeated command with --restore-file or --reset-... "
-    "Two trainings in one folder replace each other's checkpoints. A validation text that cannot be read ends "
-    "the training only after the first epoch.",
+    "Two trainings in one folder replace each other's checkpoints. A validation text that cannot be read "
+    "ends the training only after the first epoch.",
 )
 
 # The default of --restore-file.
