@@ -7,25 +7,19 @@ while they train.
 """
 
 import sys
-from typing import Any, List
+from typing import List
 
-from luna_fairseq.child_processes import STOP_SIGNALS, TERMINATED
+from luna_fairseq.child_processes import TERMINATED
 
 
 def main(words: List[str]) -> int:
     """Run torch's launcher. Return 0, 143 if a signal stopped training, or 1 if training failed."""
     from torch.distributed import run
-    from torch.distributed.elastic.multiprocessing import api
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-    stop: Any = api._terminate_process_handler
+    from luna_fairseq.engine.processes import ignore_stop_signals_in_launcher
 
-    def wait_for_training(number: int, frame: Any) -> None:
-        if number not in STOP_SIGNALS:
-            stop(number, frame)
-
-    # The training processes do not inherit this handler, unlike an ignored signal.
-    api._terminate_process_handler = wait_for_training
+    ignore_stop_signals_in_launcher()
     try:
         run.main(words)
     except ChildFailedError as error:

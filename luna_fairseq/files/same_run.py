@@ -71,8 +71,8 @@ def check_same_run(
     changes = differences(before, {PRECISION: "", **identity}) if is_resumed else []
     if changes:
         raise InputError(
-            f"{folder} has a run with other options or data ({'; '.join(changes)}). Give the same again, use "
-            f"another {option}, or remove {folder} to start again (to resume in spite of this, remove {path})."
+            f"{folder} has a run with other options or data ({'; '.join(changes)}). Give the same, "
+            f"use another {option}, or remove {folder} to start again (or, to resume all the same, {path})."
         )
     if should_record and not is_resumed:
         write_text(path, json.dumps(identity, indent=1) + "\n")
