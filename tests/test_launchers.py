@@ -116,6 +116,25 @@ def test_status_of_torchs_launcher(statuses, expected):
     assert done.returncode == expected, done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_as_well(number):
+    """A terminal that is closed sends the signal to all processes. The launcher waits for the training."""
+    code = "import os, signal, sys, time; number = int(sys.argv[1]); "
+    code += "print(os.getpid(), signal.getsignal(number), flush=True); "
+    code += "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(143))); time.sleep(60)"
+    words = "-m luna_fairseq.commands.torchrun --nproc_per_node 1 --standalone --no_python".split()
+    command = [sys.executable, *words, sys.executable, "-c", code, str(int(number))]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process:
+        pid, handler = process.stdout.readline().split()
+        time.sleep(0.5)
+        process.send_signal(number)
+        os.kill(int(pid), signal.SIGTERM)  # as scripts/train_torchrun.sh does
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 143, errors[-3000:]
+    assert handler == str(signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("status", [0, 1, 143])
 def test_slurm_job(status, tmp_path):
     write(tmp_path / "srun", f'echo srun "$@"; exit {status}')

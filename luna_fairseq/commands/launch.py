@@ -23,12 +23,14 @@ class Launch:
         hydra: arguments of fairseq-hydra-train that override the recipe.
         notes: lines to print that explain the batch size, the precision and any removed options.
         save_dir: checkpoint folder.
+        precision: "fp16", "bf16" or "fp32".
     """
 
     options: List[str]
     hydra: List[str]
     notes: List[str]
     save_dir: str
+    precision: str
 
 
 def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
@@ -54,13 +56,13 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
     if frequency is not None:
         options += ["--update-freq", str(frequency)]
         hydra.append(f"optimization.update_freq=[{frequency}]")
-    precision, reason = _choose_precision(recipe, parsed, capability)
-    hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
-    options += [*precision, *(word for word in user_options if word != "--fp32")]
+    precision, flags, reason = _choose_precision(recipe, parsed, capability)
+    hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in flags]
+    options += [*flags, *(word for word in user_options if word != "--fp32")]
     notes = [batch, reason]
     if recipe.left_out:
         notes.append(f"left out with the components they belong to: {' '.join(recipe.left_out)}")
-    return Launch(options, hydra, notes, folder)
+    return Launch(options, hydra, notes, folder, precision)
 
 
 def _compute_update_freq(
@@ -73,7 +75,8 @@ def _compute_update_freq(
     """
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
-    accumulated = int(recipe.settings.get("optimization", {}).get("update_freq", [1])[0])
+    stated = recipe.settings.get("optimization", {}).get("update_freq") or 1
+    accumulated = int(stated[0] if isinstance(stated, list) else stated)
     batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
     each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {per_gpu:,} {unit}"
     if parsed.update_freq is not None:
@@ -113,11 +116,11 @@ def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) ->
 
 def _choose_precision(
     recipe: Recipe, parsed: argparse.Namespace, capability: Capability
-) -> Tuple[List[str], str]:
+) -> Tuple[str, List[str], str]:
     """Choose the user's precision or, by default, bf16 from compute capability 8.0, fp16 from 7.0, else fp32.
 
-    Return options such as ``["--bf16"]``, and a line that explains the choice. ``capability`` is None without
-    a GPU.
+    Return the precision, options such as ``["--bf16"]``, and a line that explains the choice. ``capability``
+    is None without a GPU.
     """
     chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(parsed, name)), None)
     why = "your option"
@@ -129,7 +132,7 @@ def _choose_precision(
     # fairseq would flatten all gradients into one tensor, but Apollo needs the norm of each gradient.
     if chosen == "fp16" and recipe.settings["optimizer"]["_name"] == "apollo":
         words.append("--fp16-no-flatten-grads")
-    return words, f"precision: {chosen} ({why})"
+    return chosen, words, f"precision: {chosen} ({why})"
 
 
 def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:

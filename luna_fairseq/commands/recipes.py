@@ -114,7 +114,7 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
         needed = 'reading a recipe needs fairseq: pip install "luna_fairseq[fairseq]"'
         raise MissingRequirementError(f"{needed} ({error})") from error
     path = find_recipe(name, family)
-    beside = path.parent.with_name(path.parent.name + ".yaml")
+    beside = path.parent.parent / f"{path.parent.name}.yaml"
     base = beside if beside.is_file() else None
     contents = {file: load_settings(file) for file in (base, path) if file is not None}
     settings: Settings = {group: {} for group in NAMED}

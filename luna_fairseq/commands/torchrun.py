@@ -2,7 +2,8 @@
 
 torch's own launcher exits with status 1 if training stopped after SIGTERM. This one exits with 143 if the
 processes saved a checkpoint, so that a batch system can tell a stop from a failure. scripts/train_torchrun.sh
-uses it.
+uses it, and sends the signal to the training processes. The launcher ignores SIGTERM and SIGHUP of its own
+while they train.
 """
 
 import sys
@@ -16,6 +17,9 @@ def main(words: List[str]) -> int:
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+    from luna_fairseq.engine.processes import ignore_stop_signals_in_launcher
+
+    ignore_stop_signals_in_launcher()
     try:
         run.main(words)
     except ChildFailedError as error:

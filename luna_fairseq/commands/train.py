@@ -15,7 +15,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Sequence
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.launch import Launch, compute_launch
@@ -23,9 +23,11 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, select_fixed_options
+from luna_fairseq.files.same_run import PRECISION, check_same_run, parse_options, select_fixed_options
 
 PROGRAM = "luna-train"
+# Beginnings of the options of fairseq-train with which a run may change its other options.
+_NEW_START = ("--reset-", "--restore-file")
 USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
@@ -58,7 +60,7 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
     recipe = read_recipe(name, given=given)
     for folder in map(Path, data.split(":")):
         has_data = any(True for pattern in ("train*", "*/train*") for _ in folder.glob(pattern))
-        if not folder.is_dir() or not (has_data or "--train-subset" in given):
+        if not folder.is_dir() or not (has_data or "--train-subset" in parse_options(given)):
             problem = "holds no training data" if folder.is_dir() else "is not a folder"
             raise InputError(
                 f"{folder} {problem}. Use a folder that a luna-prepare command or fairseq-preprocess has "
@@ -66,24 +68,25 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
             )
     launch = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in launch.notes), sep="\n", flush=True)
-    identity = _run_identity(recipe, data, given)
-    if identity is not None:
-        checkpoints = Path(launch.save_dir)
-        # If several processes train, only the first one locks the folder and writes the record.
-        is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-        check_same_run(checkpoints, option, identity, should_record=should_record and is_first)
+    # If several processes train, only the first one locks the folder and writes the record.
+    is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
+    check_same_run(
+        Path(launch.save_dir),
+        option,
+        _run_identity(recipe, data, given, launch.precision),
+        should_record=should_record and is_first,
+        is_new=any(word.startswith(_NEW_START) for word in [*recipe.words(), *given]),
+    )
     return [sys.executable, "-m", "fairseq_cli.train", data, *launch.options]
 
 
-def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
-    """Return the options and data checksums that must not change when a run is resumed.
-
-    Return None if --restore-file or a --reset-* option is given, because such a run may change them.
-    """
-    words = [*recipe.words("update_freq"), *user_options]
-    if any(word.startswith(("--reset-", "--restore-file")) for word in words):
-        return None
-    options = select_fixed_options(words)
+def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str], precision: str) -> Dict[str, str]:
+    """Return the options and data checksums that must not change when a run is resumed."""
+    options = select_fixed_options([*recipe.words("update_freq"), *user_options])
+    for name in list(options):
+        if name in ("--fp16", "--bf16", "--fp32") or name.startswith(_NEW_START):
+            del options[name]
+    options[PRECISION] = f"--{precision}"
     dataset = recipe.settings["dataset"]
     if not dataset.get("max_tokens") and "--update-freq" not in options:
         # --update-freq follows the batch size per GPU, so the size of the whole batch stays the same.

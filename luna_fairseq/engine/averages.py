@@ -10,6 +10,9 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
 
+# Key in a checkpoint's extra_state: updates since the last step of the averages (--ema-update-freq).
+_COUNTER = "luna_fairseq.ema_counter"
+
 AVERAGED_WEIGHTS = Patch(
     "averaged-weights",
     RESULTS,
@@ -72,6 +75,11 @@ def _average_in_float32(build: Function, self: Any) -> None:
     build(self)
 
 
+def averages_state(trainer: Any) -> Dict[str, Any]:
+    """Return the checkpoint entry with the counter of ``--ema-update-freq``. {} without ``--store-ema``."""
+    return {_COUNTER: trainer.ema.update_freq_counter} if trainer.cfg.ema.store_ema else {}
+
+
 @contextlib.contextmanager
 def load_without_averages(trainer: Any) -> Iterator[None]:
     """Context manager in which fairseq's trainer loads a checkpoint without its moving averages.
@@ -100,3 +108,4 @@ def restore_averages(trainer: Any, path: Any, extra_state: Dict[str, Any], weigh
     trainer.ema.restore(averages, build_fp32_params=False)
     if trainer.cfg.ema.ema_fp32:
         trainer.ema.build_fp32_params(extra_state.get("ema_fp32_params", averages))
+    trainer.ema.update_freq_counter = extra_state.get(_COUNTER, 0)

@@ -9,12 +9,12 @@ import inspect
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
 from luna_fairseq.checks.model_options import fill_in_options, model_dataclass
-from luna_fairseq.engine.averages import load_without_averages, restore_averages
+from luna_fairseq.engine.averages import averages_state, load_without_averages, restore_averages
 from luna_fairseq.engine.early_stopping import patience_state, restore_patience
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.schedules import repeat_end_of_epoch
@@ -31,6 +31,11 @@ CHECKED_CHECKPOINTS = Patch(
 )
 
 
+# Key of the origin in a loaded checkpoint's extra_state. If several processes train, fairseq sends them only
+# plain dictionaries and tensors.
+_ORIGIN = "luna_fairseq.origin"
+
+
 @dataclass(frozen=True)
 class Origin:
     """Description of the training run that saved a checkpoint, read from the checkpoint.
@@ -40,7 +45,7 @@ class Origin:
         identity: task, languages and name of the run, from :func:`same_training.stored_identity`.
         options: options of the model.
         dictionaries: fingerprints of the dictionaries. None if they are unknown.
-        weights: weights of the model.
+        weights: weights of the model. {} if the checkpoint has averages of --store-ema.
     """
 
     path: str
@@ -50,29 +55,21 @@ class Origin:
     weights: Dict[str, Any]
 
 
-class LoadedState(Dict[str, Any]):
-    """Entry ``task_state`` or ``extra_state`` of a loaded checkpoint, as a dictionary.
+class TaskState(Dict[str, Any]):
+    """Entry ``task_state`` of a loaded checkpoint, which a task compares with its own settings.
 
-    The attribute ``origin`` describes the run that saved the checkpoint. fairseq passes the dictionary to the
-    task or the trainer, which check with ``origin`` that the checkpoint belongs to the same task and run.
+    The attribute ``origin`` describes the run that saved the checkpoint.
     """
 
     origin: Origin
-
-
-def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedState:
-    """Convert an entry of a checkpoint, such as ``extra_state``, to a :class:`LoadedState` with an origin."""
-    loaded = LoadedState(state or {})
-    loaded.origin = origin
-    return loaded
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     """Replacement for ``load_checkpoint_to_cpu`` that checks the file and the options ``arg_overrides``.
 
-    Raise InputError if the file is invalid, or if its model does not support ``int8`` or ``shortlist``. In
-    the result, the entries ``task_state`` and ``extra_state`` are :class:`LoadedState` dictionaries.
+    Raise InputError if the file is invalid, or if its model does not support ``int8`` or ``shortlist``. The
+    :class:`Origin` is added to the entries ``task_state`` and ``extra_state`` of the result.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -93,13 +90,14 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         same_training.stored_identity(state),
         same_training.stored_options(state),
         same_training.stored_fingerprints(state),
-        state.get("model", {}),
+        {} if "ema" in (state.get("extra_state") or {}) else state.get("model", {}),
     )
     # If a model is loaded for inference, its task reads only task_state. The trainer reads extra_state.
     if same_training.has_known_task(origin.identity):
-        state["task_state"] = _with_origin(state.get("task_state"), origin)
+        state["task_state"] = TaskState(state.get("task_state") or {})
+        state["task_state"].origin = origin
     if state.get("extra_state") is not None:
-        state["extra_state"] = _with_origin(state["extra_state"], origin)
+        state["extra_state"] = {**state["extra_state"], _ORIGIN: vars(origin)}
     return state
 
 
@@ -137,7 +135,7 @@ def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] =
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
     """Replacement for ``FairseqTask.load_state_dict`` that first checks task, languages and dictionaries."""
-    if isinstance(state_dict, LoadedState):
+    if isinstance(state_dict, TaskState):
         origin = state_dict.origin
         same_training.check_identity(origin.path, origin.identity, same_training.task_identity(self))
         _compare_dictionaries(origin, self)
@@ -150,14 +148,15 @@ def _save_with_training_info(
 ) -> Any:
     """Replacement for ``Trainer.save_checkpoint`` that also stores a description of the run.
 
-    The description contains software versions, task settings, dictionary fingerprints and the early-stopping
-    counter.
+    The description contains software versions, task settings, dictionary fingerprints, and the counters of
+    early stopping and of the moving averages.
     """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.has_known_task(identity):
         added[same_training.DICTIONARIES] = same_training.task_fingerprints(self.task)
-    return save(self, filename, {**extra_state, **added, **patience_state()}, *args, **kw)
+    added.update({**patience_state(), **averages_state(self)})
+    return save(self, filename, {**extra_state, **added}, *args, **kw)
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
@@ -172,15 +171,16 @@ def _load_and_compare(load: Function, self: Any, filename: str, *args: Any, **kw
     logging.getLogger("fairseq_cli.train").info(provenance.provenance())
     with load_without_averages(self):
         extra_state = load(self, filename, *args, **kwargs)
-    if not isinstance(extra_state, LoadedState):
+    if _ORIGIN not in (extra_state or {}):
         return extra_state
-    origin, extra_state = extra_state.origin, dict(extra_state)
+    origin = Origin(**extra_state.pop(_ORIGIN))
     restore_averages(self, filename, extra_state, origin.weights)
     same_training.compare_with_run(filename, self, origin.identity, origin.options, reset_optimizer)
     # Fine-tuning may use different labels than the training run it starts from.
     _compare_dictionaries(origin, self.task, ("label",) if reset_optimizer else ())
     if not (reset_optimizer or arguments.get("reset_lr_scheduler")):
         repeat_end_of_epoch(self, extra_state)
-    if not arguments.get("reset_meters"):
+    # fairseq restores the best loss under the same condition.
+    if not (reset_optimizer or arguments.get("reset_meters")):
         restore_patience(extra_state)
     return extra_state

@@ -101,6 +101,22 @@ def check_world_size(cfg: Any) -> None:
         )
 
 
+def ignore_stop_signals_in_launcher() -> None:
+    """Make torch's launcher ignore SIGTERM and SIGHUP while its processes train.
+
+    The processes do not inherit this handler, unlike an ignored signal.
+    """
+    from torch.distributed.elastic.multiprocessing import api
+
+    stop: Any = api._terminate_process_handler
+
+    def stop_unless_ignored(number: int, frame: Any) -> None:
+        if number not in STOP_SIGNALS:
+            stop(number, frame)
+
+    api._terminate_process_handler = stop_unless_ignored
+
+
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
     """Run ``main(cfg, **kwargs)`` in one process per rank on the CPU, as fairseq does on GPUs, and wait."""
     from fairseq.distributed.utils import distributed_main

@@ -5,8 +5,9 @@ be loaded. The first argument of a replacement is the original function.
 """
 
 import copy
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
@@ -14,19 +15,23 @@ from luna_fairseq.command_errors import is_command
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.processes import check_world_size
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import find_intact
+from luna_fairseq.files.checkpoints import describe_damage, find_intact
 from luna_fairseq.files.sole_writer import lock_folder
+
+logger = logging.getLogger(__name__)
 
 STARTING_POINT = Patch(
     "starting-point",
     RESULTS,
     "If checkpoint_last.pt is damaged or --restore-file does not exist, training silently starts from the "
-    "beginning and replaces the checkpoints. Two trainings in one folder replace each other's checkpoints. A "
-    "validation text that cannot be read ends the training only after the first epoch.",
+    "beginning and replaces the checkpoints. So does a repeated command with --restore-file or --reset-... "
+    "Two trainings in one folder replace each other's checkpoints. A validation text that cannot be read "
+    "ends the training only after the first epoch.",
 )
 
 # The default of --restore-file.
 _DEFAULT_FILE = "checkpoint_last.pt"
+_RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
 
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
@@ -56,26 +61,75 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return ``cfg``, or a copy with the newest intact checkpoint to restore if the last one is damaged.
+    """Return ``cfg``, or a copy with the checkpoint to resume from.
 
-    Raises InputError if the user names a file with --restore-file that does not exist.
+    This is the newest intact checkpoint if the last one is damaged. It is the last checkpoint if the command
+    was interrupted, also if the command has ``--restore-file`` or ``--reset-...``. Raises InputError if the
+    user names a file that does not exist.
     """
     suffix = trainer.checkpoint_suffix or ""
-    if cfg.restore_file != _DEFAULT_FILE:
-        path = cfg.restore_file.replace(".pt", f"{suffix}.pt")
-        if is_command(spawned=True) and not Path(path).is_file() and "://" not in path:
-            beside = Path(cfg.save_dir) / path
-            hint = f". Use --restore-file {beside}" if beside.is_file() else ""
-            raise InputError(f"--restore-file {path} does not exist or is not a file{hint}")
-        return cfg
+    last = Path(cfg.save_dir) / f"checkpoint_last{suffix}.pt"
     # In a sharded run, each process has its own file.
-    if cfg.no_last_checkpoints or suffix != (cfg.checkpoint_suffix or ""):
+    is_sharded = suffix != (cfg.checkpoint_suffix or "")
+    resets = [name for name in _RESETS if getattr(cfg, name)]
+    if (resets or cfg.restore_file != _DEFAULT_FILE) and not is_sharded:
+        if _ask_first_process(trainer, lambda: _has_same_start(trainer, last)):
+            logger.warning(
+                f"training resumes from {last}, which a run with the same --restore-file and --reset-... has "
+                "saved. To start again, use another --save-dir"
+            )
+            cfg = copy.deepcopy(cfg)
+            cfg.restore_file = _DEFAULT_FILE
+            for name in resets:
+                setattr(cfg, name, False)
+    if cfg.restore_file != _DEFAULT_FILE:
+        _check_exists("--restore-file", cfg.restore_file.replace(".pt", f"{suffix}.pt"), Path(cfg.save_dir))
         return cfg
-    intact = [find_intact(Path(cfg.save_dir), suffix) if trainer.data_parallel_rank == 0 else None]
-    if trainer.data_parallel_world_size > 1:
-        torch.distributed.broadcast_object_list(intact, src=0, group=trainer.data_parallel_process_group)
-    if intact[0] is None:
+    if not last.exists():
+        for option in ("continue_once", "finetune_from_model"):
+            _check_exists(f"--{option.replace('_', '-')}", getattr(cfg, option, None), Path(cfg.save_dir))
+    if cfg.no_last_checkpoints or is_sharded:
+        return cfg
+    intact = _ask_first_process(trainer, lambda: find_intact(Path(cfg.save_dir), suffix))
+    if intact is None:
         return cfg
     cfg = copy.deepcopy(cfg)
-    cfg.restore_file, cfg.finetune_from_model = str(intact[0])[: -len(f"{suffix}.pt")] + ".pt", None
+    cfg.restore_file, cfg.finetune_from_model = str(intact)[: -len(f"{suffix}.pt")] + ".pt", None
     return cfg
+
+
+def _ask_first_process(trainer: Any, question: Function) -> Any:
+    """Call a function without arguments in the first process, and return its result in all processes."""
+    answer = [question() if trainer.data_parallel_rank == 0 else None]
+    if trainer.data_parallel_world_size > 1:
+        torch.distributed.broadcast_object_list(answer, src=0, group=trainer.data_parallel_process_group)
+    return answer[0]
+
+
+def _check_exists(option: str, path: Optional[str], save_dir: Path) -> None:
+    """Raise InputError if ``path``, the value of an option, is neither None nor a file nor a URL."""
+    if path is None or not is_command(spawned=True) or Path(path).is_file() or "://" in path:
+        return
+    beside = save_dir / path
+    hint = f". Use {option} {beside}" if beside.is_file() else ""
+    raise InputError(f"{option} {path} does not exist or is not a file{hint}")
+
+
+def _has_same_start(trainer: Any, path: Path) -> bool:
+    """Return True if the run that saved the checkpoint ``path`` had the starting point of this run.
+
+    The starting point is ``--restore-file`` and ``--reset-...``. The optimizer and the schedule must be equal
+    as well, because another learning rate is a reason to reset the schedule again.
+    """
+    from omegaconf import OmegaConf
+
+    if not path.is_file() or describe_damage(path) is not None:
+        return False
+    stored = torch.load(str(path), map_location="cpu").get("cfg") or {}
+    ours: Any = OmegaConf.to_container(trainer.cfg, resolve=True, enum_to_str=True)
+    starts = (
+        [(cfg.get("checkpoint") or {}).get(name) for name in ("restore_file", *_RESETS)]
+        + [cfg.get("optimizer"), cfg.get("lr_scheduler")]
+        for cfg in (stored, ours)
+    )
+    return next(starts) == next(starts)

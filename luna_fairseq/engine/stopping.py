@@ -10,6 +10,7 @@ and this module adds one more number to the sum: 1 for a process that has receiv
 The first argument of a replacement is the original function.
 """
 
+import copy
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ import torch
 from luna_fairseq.child_processes import TERMINATED, bind, handle_stop_signals
 from luna_fairseq.engine.early_stopping import has_run_out_of_patience
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
+from luna_fairseq.errors import InputError
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +31,8 @@ STOPPING = Patch(
     "stopping",
     RESULTS,
     "If a batch system ends a run with SIGTERM, all updates since the last checkpoint are lost. A run "
-    "that has reached --max-update or was ended by --patience trains on each time its command is "
-    "repeated. A run goes on if the command that started it is killed.",
+    "that has reached --max-update or was ended by --patience or --stop-time-hours trains on each time its "
+    "command is repeated. A run goes on if the command that started it is killed.",
 )
 
 
@@ -41,11 +43,13 @@ class StopRequest:
         is_received: True if this process has received a signal.
         is_agreed: True if any process has received a signal. The value is the same in all processes.
         saved_at: number of updates in the last checkpoint, or -1 if there is none.
+        finished_epoch: batch iterator of the epoch that has just ended, or None.
     """
 
     def __init__(self) -> None:
         self.is_received = self.is_agreed = False
         self.saved_at = -1
+        self.finished_epoch: Any = None
 
     @classmethod
     def of(cls, trainer: Any) -> "StopRequest":
@@ -61,7 +65,9 @@ class StopRequest:
     def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
         """Save a checkpoint and exit with status 143 if a signal was received. Call this between updates.
 
-        With several processes, all of them exit after the same update (see ``is_agreed``).
+        With several processes, all of them exit after the same update (see ``is_agreed``). ``epoch_itr`` is
+        the batch iterator of the last update, or None before the first update. Raises InputError if
+        ``--no-save`` forbids the checkpoint.
         """
         is_distributed = trainer.data_parallel_world_size > 1
         if not (self.is_agreed if is_distributed else self.is_received):
@@ -70,7 +76,12 @@ class StopRequest:
         from fairseq.file_io import PathManager
 
         cfg, updates = trainer.cfg.checkpoint, trainer.get_num_updates()
-        if self.saved_at != updates and updates > 0:
+        if cfg.no_save:
+            raise InputError(f"stopped by a signal after {updates} updates. --no-save has saved none of them")
+        has_trained = epoch_itr is not None and updates > 0
+        if has_trained and (self.saved_at != updates or cfg.no_last_checkpoints):
+            cfg = copy.deepcopy(cfg)
+            cfg.no_last_checkpoints = False  # the run resumes from checkpoint_last.pt
             checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
         if cfg.write_checkpoints_asynchronously:
             PathManager.async_close()
@@ -96,22 +107,29 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
     """Replacement for fairseq-train's ``train`` that trains no epoch if the run is complete or must stop.
 
     After a signal, save a checkpoint and exit. If the run has reached --max-update or has ended by
-    --patience, return ([None], True): no validation loss, and training must stop.
+    --patience or --stop-time-hours, return ([None], True): no validation loss, and training must stop.
     """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
+    # A trainer has no `stop_request` before the first epoch of this process. --patience and --stop-time-hours
+    # are checked only then, with the values from the checkpoint. Later, fairseq itself ends the run.
+    is_first = not hasattr(trainer, "stop_request")
     reason = None
-    # A trainer has no `stop_request` before the first epoch of this process. --patience is checked only then,
-    # with the counter from the checkpoint. Later, fairseq itself ends the run.
     if 0 < limit <= updates:
         reason = f"--max-update is {limit:,}"
-    elif not hasattr(trainer, "stop_request") and has_run_out_of_patience(cfg.checkpoint.patience):
+    elif is_first and has_run_out_of_patience(cfg.checkpoint.patience):
         reason = f"--patience {cfg.checkpoint.patience} has ended it. A larger --patience continues"
+    elif is_first and 0 < cfg.optimization.stop_time_hours < trainer._previous_training_time / 3600:
+        hours = cfg.optimization.stop_time_hours
+        reason = f"--stop-time-hours {hours:g} has ended it. A larger --stop-time-hours continues"
     if reason is not None:
         logger.warning(f"nothing to train: the run has made {updates:,} updates, and {reason}")
         return [None], True  # no validation loss; stop
-    if not hasattr(trainer, "stop_request"):
-        handle_stop_signals(StopRequest.of(trainer).receive)
-    StopRequest.of(trainer).stop_if_agreed(trainer, epoch_itr)
+    request = StopRequest.of(trainer)
+    if is_first:
+        handle_stop_signals(request.receive)
+    # With data in shards, `epoch_itr` is a new iterator, which has no state to save.
+    finished, request.finished_epoch = request.finished_epoch, None
+    request.stop_if_agreed(trainer, finished)
     return train(cfg, trainer, task, epoch_itr)
 
 
@@ -131,8 +149,11 @@ def _stop_after_update(
     """
     result = validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
     _, should_stop = result
-    if not (should_stop or end_of_epoch):
-        StopRequest.of(trainer).stop_if_agreed(trainer, epoch_itr)
+    request = StopRequest.of(trainer)
+    if end_of_epoch:
+        request.finished_epoch = epoch_itr
+    elif not should_stop:
+        request.stop_if_agreed(trainer, epoch_itr)
     return result
 
 

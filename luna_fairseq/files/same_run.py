@@ -13,6 +13,7 @@ from luna_fairseq.files.sole_writer import lock_folder
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
+PRECISION = "precision"  # entry of the record of luna-train, such as "--bf16"
 # Options of fairseq-train that may change when a run is resumed. The options of models that may change are
 # marked in their dataclasses.
 _DURATION = {
@@ -41,6 +42,7 @@ def check_same_run(
     identity: Mapping[str, str],
     results: Sequence[str] = ("checkpoint_last.pt",),
     should_record: bool = True,
+    is_new: bool = False,
 ) -> None:
     """Lock a run's folder, and check that a resumed run has the options and data of the original run.
 
@@ -53,6 +55,7 @@ def check_same_run(
         identity: names and values of the options and data checksums that must not change.
         results: names of files in the folder. If any of them exists, the run is resumed.
         should_record: whether to lock the folder and record a new run. If False, only compare.
+        is_new: True if the options ask for a new start, which is recorded without a comparison.
 
     Raises:
         InputError: Another process uses the folder, a value differs from the record, or the record is
@@ -62,12 +65,14 @@ def check_same_run(
         folder.mkdir(parents=True, exist_ok=True)
         lock_folder(folder)
     path = folder / RECORD
-    is_resumed = path.is_file() and any((folder / name).is_file() for name in results)
-    changes = differences(_read(path), identity) if is_resumed else []
+    is_resumed = not is_new and path.is_file() and any((folder / name).is_file() for name in results)
+    # Earlier versions did not record the precision.
+    before = {PRECISION: identity.get(PRECISION, ""), **_read(path)} if is_resumed else {}
+    changes = differences(before, {PRECISION: "", **identity}) if is_resumed else []
     if changes:
         raise InputError(
-            f"{folder} has a run with other options or data ({'; '.join(changes)}). Use another "
-            f"{option}, or remove {folder} to start again (to resume in spite of this, remove {path})."
+            f"{folder} has a run with other options or data ({'; '.join(changes)}). Give the same, "
+            f"use another {option}, or remove {folder} to start again (or, to resume all the same, {path})."
         )
     if should_record and not is_resumed:
         write_text(path, json.dumps(identity, indent=1) + "\n")

@@ -1,5 +1,6 @@
 """A recipe on the available GPUs: batch, precision, and the fairseq-train command."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from fairseq import options
 from luna_fairseq.commands import launch as launching
 from luna_fairseq.commands import train
-from luna_fairseq.commands.recipes import read_recipe
+from luna_fairseq.commands.recipes import find_recipe, read_recipe
 from luna_fairseq.errors import InputError
 
 LUNA, TRANSFORMER = "luna_16_elu_tied", "transformer_base_adam"
@@ -122,6 +123,22 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     line = train.build_command(["base_160gb", shards, "--lr", "1"])
     assert line[1:4] == ["-m", "fairseq_cli.train", shards] and line[-2:] == ["--lr", "1"]
     assert "luna-train: batch: 1 GPU x 16 sequences x --update-freq 512" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--train-subset", "mini"], ["--train-subset=mini"]])
+def test_another_training_text(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert train.build_command([LUNA, str(tmp_path), *words])[-len(words) :] == words
+
+
+@pytest.mark.parametrize("value", ["8", "[8]", "null"])
+def test_the_update_freq_of_a_recipe(value, tmp_path):
+    recipe, mine = find_recipe(LUNA), tmp_path / "mine"
+    mine.mkdir()
+    shutil.copy(str(recipe.parent.with_suffix(".yaml")), str(tmp_path / "mine.yaml"))
+    (mine / "x.yaml").write_text(f"{recipe.read_text()}\noptimization: {{update_freq: {value}}}\n")
+    words, _ = launch(str(mine / "x.yaml"), gpus=4)
+    assert words[words.index("--update-freq") + 1] == ("2" if value == "null" else "16")
 
 
 @pytest.mark.parametrize("place", [0, 2, 4])

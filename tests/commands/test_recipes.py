@@ -6,6 +6,7 @@ from argparse import Namespace
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import lru_cache
+from pathlib import Path
 
 import pytest
 from old_torch import without_memory
@@ -237,6 +238,12 @@ def test_an_unknown_recipe_is_reported_in_one_line(name, message):
 
 def test_a_name_alone_is_looked_up_in_its_family():
     assert read_recipe("small", "bitext").name == "bitext/small"
+
+
+def test_a_file_below_the_root(monkeypatch):
+    monkeypatch.setattr(recipes, "find_recipe", lambda *_: Path("/nowhere.yaml"))
+    with pytest.raises(InputError, match="/nowhere.yaml cannot be read"):
+        recipes.read_recipe("/nowhere.yaml")
 
 
 def test_a_file_without_a_family_needs_all_components(tmp_path):

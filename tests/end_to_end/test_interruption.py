@@ -74,3 +74,35 @@ def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
     assert first[0] == [143] and saved(first[1]) == [7], first[1][-2000:]
     assert went_on_from(second[1]) == 7 and second[0] == [0]
     assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
+
+
+def test_terminated_between_two_shards(data, tmp_path):
+    """The next epoch reads other data, and its iterator has no state yet when the checkpoint is saved."""
+    words = f"{AUTHORS_COMMAND} --max-epoch 3 --save-interval 3 --save-dir"
+    shards = f"{data}:{data}"
+    (stopped, log), (resumed, again), straight = run_trainings(
+        {
+            "argvs": [(shards, words, tmp_path / "stopped")],
+            "signal": "SIGTERM",
+            "after": "begin validation on",
+        },
+        {"argvs": [(shards, words, tmp_path / "stopped")]},
+        {"argvs": [(shards, words, tmp_path / "straight")]},
+    )
+    assert stopped == [143] and saved(log) == [7], log[-2000:]
+    assert resumed == straight[0] == [0] and went_on_from(again) == 7, again[-2000:]
+    assert_same_training(*(load(tmp_path / name / "checkpoint_last.pt") for name in ("straight", "stopped")))
+
+
+def test_terminated_without_checkpoints(data, tmp_path):
+    """Status 143 and the advice to repeat the command mean that a checkpoint was saved."""
+    run = {"signal": "SIGTERM", "after": "num_updates=3,"}
+    no_last, again, no_save = run_trainings(
+        {**command(data, tmp_path, "--save-interval-updates 1000 --no-last-checkpoints"), **run},
+        command(data, tmp_path, "--save-interval-updates 1000 --no-last-checkpoints"),
+        {**command(data, tmp_path / "none", "--no-save"), **run},
+    )
+    assert no_last[0] == [143] and "Repeat the command to resume" in no_last[1]
+    assert again[0] == [0] and went_on_from(again[1]) >= 3
+    assert no_save[0] == [1] and "Repeat the command" not in no_save[1]
+    assert "--no-save has saved none of them" in no_save[1] and "Traceback" not in no_save[1]

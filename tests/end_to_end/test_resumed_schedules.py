@@ -54,7 +54,17 @@ def test_rates_after_a_resume(name, data, tmp_path):
 
 def test_a_run_without_patience_left_stays_ended(data, tmp_path):
     words = (data, command("reduce_lr_on_plateau"), "--max-epoch 9 --save-dir", tmp_path, "--patience")
-    first, again, longer = train((*words, "2"), (*words, "2"), (*words, "3"))
+    first, again, reset, longer = train(
+        (*words, "2"), (*words, "2"), (*words, "2 --reset-optimizer --no-save"), (*words, "3")
+    )
     assert "early stop since" in first and "begin training epoch" not in again
     assert "nothing to train" in again and "--patience 2" in again
-    assert "begin training epoch" in longer
+    assert "begin training epoch" in reset and "begin training epoch" in longer
+
+
+def test_a_run_without_time_left_stays_ended(data, tmp_path):
+    words = (data, command("fixed"), "--max-update 9 --save-dir", tmp_path, "--stop-time-hours")
+    first, again, longer = train((*words, "1e-6"), (*words, "1e-6"), (*words, "1"))
+    assert "due to cumulative_training_time" in first and "begin training epoch" not in again
+    assert "nothing to train: the run has made 1 updates, and --stop-time-hours 1e-06 has ended it" in again
+    assert "num_updates: 9 >= max_update: 9" in longer

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from forked import run_trainings
+from forked import run_trainings, train
 from reversal import AUTHORS_COMMAND
-from saved_training import load
+from saved_training import assert_equal, load
 
 UPDATES = 12  # updates of the checkpoint
 
@@ -27,3 +27,13 @@ def test_the_average_starts_from_the_loaded_weights(how, precision, data, traine
         rounded = weights.bfloat16().float() if precision else weights
         assert torch.equal(extra_state["ema"][name], rounded), name
         assert not precision or torch.equal(extra_state["ema_fp32_params"][name], weights), name
+
+
+def test_the_average_of_a_resumed_run(data, tmp_path):
+    """The run stops one update after a step of the average."""
+    words = f"{AUTHORS_COMMAND} --store-ema --ema-decay 0.5 --ema-update-freq 3 --disable-validation"
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    parts = [("--save-dir", stopped, f"--max-update {updates}") for updates in (4, 9)]
+    train(*((data, words, *part) for part in (("--save-dir", straight, "--max-update 9"), *parts)))
+    found = [load(folder / "checkpoint_last.pt")["extra_state"]["ema"] for folder in (straight, stopped)]
+    assert_equal(*found)

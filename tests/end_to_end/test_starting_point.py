@@ -20,6 +20,8 @@ def logs(trained, data, tmp_path_factory):
     wordings = {
         "missing": (data, "--restore-file", folder / "nowhere.pt"),
         "finetune": (data, "--finetune-from-model", folder / "nowhere.pt"),
+        "a folder to finetune": (data, "--finetune-from-model", folder),
+        "once": (data, "--continue-once", folder / "nowhere.pt"),
         "going on": (data, "--finetune-from-model", folder / "nowhere.pt"),
         "a folder": (data,),
         "one too long": (data, "--max-source-positions 5"),
@@ -37,6 +39,8 @@ def logs(trained, data, tmp_path_factory):
             "luna_fairseq: error: --restore-file {folder}/nowhere.pt does not exist or is not a file",
         ),
         ("finetune", "--finetune-from-model {folder}/nowhere.pt does not exist"),
+        ("a folder to finetune", "luna_fairseq: error: --finetune-from-model {folder} does not exist or is"),
+        ("once", "luna_fairseq: error: --continue-once {folder}/nowhere.pt does not exist or is not a file"),
         ("a folder", "luna_fairseq: error: {folder}/a folder/checkpoint_last.pt is a folder"),
         ("one too long", "since max_positions=(5, 1024), skip this example with"),
     ],
@@ -57,3 +61,20 @@ def test_a_name_of_the_save_dir(trained, data):
     words = (AUTHORS_COMMAND, "--restore-file checkpoint_best.pt", "--save-dir", trained)
     line = refused("train", *plugin(data), *words)
     assert line.endswith(f". Use --restore-file {trained}/checkpoint_best.pt")
+
+
+def test_an_interrupted_command_resumes_although_it_names_a_start(trained, data, tmp_path):
+    """A command with another learning rate starts again, because it resets the schedule for this rate."""
+    start = tmp_path / "start.pt"
+    shutil.copy(str(trained / "checkpoint_last.pt"), str(start))
+    words = (data, AUTHORS_COMMAND, "--restore-file", start, "--reset-optimizer --reset-dataloader")
+    words = (*words, "--max-update 8 --save-dir", tmp_path)
+    interruption = {"signal": "SIGTERM", "after": "num_updates=3,"}
+    (statuses, log), other = run_trainings(
+        {"argvs": [words], **interruption}, {"argvs": [(*words, "--lr 0.2")], **interruption}
+    )
+    assert statuses == other[0] == [143] and "training resumes from" not in log + other[1], log[-2000:]
+    start.unlink()
+    ((statuses, log),) = run_trainings({"argvs": [(*words, "--lr 0.2")]})
+    assert statuses == [0] and f"training resumes from {tmp_path}/checkpoint_last.pt" in log, log[-2000:]
+    assert "num_updates=3," not in log and updates(tmp_path / "checkpoint_last.pt") == 8

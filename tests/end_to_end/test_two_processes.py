@@ -4,6 +4,7 @@ import functools
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,11 @@ import pytest
 from commands import refused
 from forked import ROOT, USER_DIR, run_trainings, split
 from reversal import AUTHORS_COMMAND
-from saved_training import assert_same_training, load
+from saved_training import assert_equal, assert_same_training, load
+from test_resumed_schedules import command
 from test_resuming import ADAM
+
+from luna_fairseq.checks.same_training import KEY
 
 UPDATES = 10
 # Two processes draw the same random numbers for both batches. One process draws new ones for the second.
@@ -151,13 +155,17 @@ GUARD = [pytest.mark.slow, pytest.mark.guard]
 LAUNCHERS = ["forked", pytest.param("spawned", marks=GUARD), pytest.param("torchrun", marks=GUARD)]
 
 
+def launch_forked(*words):
+    """Train with two processes, and return their exit statuses and the log."""
+    two = f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method {address()}"
+    (result,) = run_trainings({"argvs": [(*words, two, f"--distributed-rank {n}") for n in (0, 1)]})
+    return result
+
+
 def launch(launcher, *words):
     """Train with two processes to the end, and return the log."""
     if launcher == "forked":
-        two = f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method {address()}"
-        ((statuses, log),) = run_trainings(
-            {"argvs": [(*words, two, f"--distributed-rank {n}") for n in (0, 1)]}
-        )
+        statuses, log = launch_forked(*words)
         assert statuses == [0, 0], log[-3000:]
         return log
     torchrun = f"-m torch.distributed.run --nproc_per_node 2 --master_port {address().split(':')[-1]}"
@@ -180,6 +188,30 @@ def test_resumed_in_mid_epoch_it_equals_one_that_never_stopped(launcher, data, r
     assert f"(epoch 2 @ {UPDATES // 2} updates)" in log
     folders = (runs("apollo") / "apollo-c10d", tmp_path)
     assert_same_training(*(load(folder / "checkpoint_last.pt") for folder in folders))
+
+
+def test_resumed_with_all_that_a_checkpoint_holds(data, tmp_path):
+    """EMA, schedule, --patience, the name of the run and the dictionaries reach both processes."""
+    words = (data, command("reduce_lr_on_plateau"), "--store-ema --ema-decay 0.9 --patience 2 --save-dir")
+    launch("forked", *words, tmp_path / "straight", "--max-epoch 9")
+    for epochs in ("1", "9"):
+        log = launch("forked", *words, tmp_path / "stopped", "--max-epoch", epochs)
+    assert "early stop since" in log
+    straight, stopped, first = (
+        load(tmp_path / name)
+        for name in ("straight/checkpoint_last.pt", "stopped/checkpoint_last.pt", "stopped/checkpoint1.pt")
+    )
+    assert_same_training(straight, stopped)
+    for part in ("ema", "patience"):
+        assert_equal(straight["extra_state"][part], stopped["extra_state"][part], part)
+    assert stopped["extra_state"][KEY] == first["extra_state"][KEY]
+    assert "nothing to train" in launch("forked", *words, tmp_path / "stopped", "--max-epoch 9")
+    other = tmp_path / "permuted"
+    shutil.copytree(str(data), str(other))
+    for path in other.glob("dict.*.txt"):
+        path.write_text("".join(sorted(path.read_text().splitlines(True), reverse=True)))
+    statuses, log = launch_forked(other, *words[1:], tmp_path / "stopped", "--max-epoch 9")
+    assert statuses == [1, 1] and "was trained with another source dictionary" in log
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)

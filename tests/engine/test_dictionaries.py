@@ -63,7 +63,8 @@ def test_dictionaries_are_recorded_for_every_task_of_this_package():
 
 def save_state(task, **state):
     """Return the content that a trainer of ``task`` stores in a checkpoint."""
-    trainer, stored = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
+    trainer = SimpleNamespace(task=task, cfg=SimpleNamespace(ema=SimpleNamespace(store_ema=False)))
+    stored = {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
     checkpoint_contents._save_with_training_info(
         lambda self, name, extra: stored.update(extra_state=extra), trainer, "x.pt", {}
     )

@@ -3,10 +3,12 @@
 import argparse
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from luna_fairseq.commands import train
+from luna_fairseq.commands.launch import compute_launch
 from luna_fairseq.errors import InputError
 from luna_fairseq.files import sole_writer
 from luna_fairseq.files.checksums import checksum_of_data
@@ -109,6 +111,14 @@ def test_explicit_requests_are_not_compared(words, data, tmp_path):
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
 
 
+def test_a_reset_begins_a_new_record(data, tmp_path):
+    begin_training(data, tmp_path / "out")
+    begin_training(data, tmp_path / "out", "--reset-lr-scheduler", "--lr", "0.125")
+    begin_training(data, tmp_path / "out", "--lr", "0.125")
+    with pytest.raises(InputError, match="--lr 0.125 before"):
+        begin_training(data, tmp_path / "out")
+
+
 def test_the_batch_per_gpu_may_change_while_the_whole_batch_stays(data, tmp_path):
     def begin(*words):
         line = train.build_command(
@@ -120,6 +130,23 @@ def test_the_batch_per_gpu_may_change_while_the_whole_batch_stays(data, tmp_path
     assert [begin(), begin("--batch-size", "8"), begin("--max-sentences=4"), begin()] == [2, 4, 8, 2]
     with pytest.raises(InputError, match="--batch-size 16 .*--batch-size 8"):
         begin("--batch-size", "8", "--update-freq", "2")
+
+
+def test_the_precision_of_the_machine_is_that_of_the_beginning(data, tmp_path, monkeypatch):
+    def begin(capability, *words):
+        with monkeypatch.context() as patch:
+            launch = partial(compute_launch, gpus=1, capability=capability)
+            patch.setattr(train, "launch_here", launch)
+            begin_training(data, tmp_path / "out", *words)
+
+    begin((9, 0))
+    with pytest.raises(InputError, match="precision --bf16 before, precision --fp32 now.*Give the same"):
+        begin(None)
+    for precision in ((8, 0), ()), (None, ["--bf16"]):
+        begin(precision[0], *precision[1])
+    record = tmp_path / "out" / "run.json"  # as earlier versions wrote it
+    record.write_text(record.read_text().replace('"precision": "--bf16",', ""))
+    begin(None)
 
 
 def test_without_checkpoints_nothing_is_compared(data, tmp_path):
