@@ -98,7 +98,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def decode(self, tokens: Tensor) -> str:
         """Convert token indices to plain text, with ``<sep>`` between the sentences of a document."""
         text = self.remove_bpe(self.string(tokens))
-        return join_sentences([self.detokenize(part) for part in _sentences(text, self.tgt_dict)])
+        sentences = [self.detokenize(part) for part in _sentences(text, self.tgt_dict)]
+        text = join_sentences(sentences)
+        # An empty sentence leaves two spaces.
+        return text.replace("  ", " ").strip() if len(sentences) > 1 else text
 
     def generate(
         self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any

@@ -173,7 +173,7 @@ def test_a_checkpoint_file_in_place_of_its_folder(tmp_path):
 def test_sentences_beyond_the_positions_are_named(positions):
     hub = GeneratorHub.__new__(LanguageModelHub if positions == 4 else GeneratorHub)
     torch.nn.Module.__init__(hub)
-    hub.models, hub.max_positions = [], positions
+    hub.models, hub.task, hub.max_positions = [], None, positions
     option = "--tokens-per-sample" if positions == 4 else "--max-source-positions"
     with pytest.raises(InputError, match=f"sentence 2 has 5 tokens, .* end at 4: .* larger {option}"):
         hub.generate([torch.ones(4), torch.ones(5)])
