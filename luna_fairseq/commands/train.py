@@ -82,10 +82,12 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str], precision: str) -> Dict[str, str]:
     """Return the options and data checksums that must not change when a run is resumed."""
-    options = select_fixed_options([*recipe.words("update_freq"), *user_options])
-    for name in list(options):
-        if name in ("--fp16", "--bf16", "--fp32") or name.startswith(_NEW_START):
-            del options[name]
+    fixed = select_fixed_options([*recipe.words("update_freq"), *user_options])
+    options = {
+        name: value
+        for name, value in fixed.items()
+        if name not in ("--fp16", "--bf16", "--fp32") and not name.startswith(_NEW_START)
+    }
     options[PRECISION] = f"--{precision}"
     dataset = recipe.settings["dataset"]
     if not dataset.get("max_tokens") and "--update-freq" not in options:

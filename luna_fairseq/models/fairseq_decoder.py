@@ -167,7 +167,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         attn = output.weights[alignment_layer] if 0 <= alignment_layer < self.num_layers else None
         if attn is not None:
             attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
-        # None and not [None]: fairseq's scorer would add None to the weights of another model.
+        # fairseq's scorer would add the None in a list [None] to the weights of another model.
         return output.x, {"attn": None if attn is None else [attn], "inner_states": list(output.states)}
 
     def forward(  # type: ignore[override]

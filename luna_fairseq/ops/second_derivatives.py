@@ -4,10 +4,7 @@ import torch
 
 
 def refuse_second_derivatives(operation: str, remedy: str) -> None:
-    """Raise NotImplementedError if autograd records the backward pass (``create_graph=True``).
-
-    Call this first in the ``backward`` of an autograd function. torch's ``once_differentiable`` raises only
-    on some ways to a second derivative, and returns a wrong one on the others.
-    """
+    """Raise NotImplementedError if autograd records the calling backward pass (``create_graph=True``)."""
+    # torch's once_differentiable raises for some second derivatives only, and lets others be wrong.
     if torch.is_grad_enabled():
         raise NotImplementedError(f"{operation} has no second derivatives (create_graph=True). {remedy}.")

@@ -167,6 +167,10 @@ class PeerDecoder(TransformerDecoderBase):
         needs_weights = self.attn_in_training if self.training else self.need_attn
         if alignment_layer is None and not needs_weights:
             alignment_layer = -1
-        return super().extract_features(
+        x, extra = super().extract_features(
             prev_output_tokens, encoder_out, incremental_state, False, alignment_layer, alignment_heads
         )
+        if extra["attn"][0] is None:
+            # fairseq's scorer would add the None in the list to the weights of another model.
+            extra = {**extra, "attn": None}
+        return x, extra

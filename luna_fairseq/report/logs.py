@@ -129,7 +129,7 @@ def read_logs(paths: Sequence[Path]) -> Log:
 
 
 class _LineFormat:
-    """Parser of log lines that all have the same columns in the same format.
+    """Parser for the log lines of one table, which share their columns and format.
 
     The lines are matched with a regular expression built from the first line.
 

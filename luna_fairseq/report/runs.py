@@ -192,7 +192,7 @@ def _checkpoint_folders(run: Run) -> List[Path]:
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
-    """Group the logs in one folder by training run. Logs of one run have the same ``--save-dir``.
+    """Group a folder's logs by training run, which their option ``--save-dir`` identifies.
 
     If all other logs belong to one run, logs that do not print their options are added to this run.
     """

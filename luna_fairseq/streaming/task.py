@@ -63,9 +63,8 @@ class StreamingLMTask(LanguageModelingTask):
             model checks itself.
     """
 
-    reads_any_length = True
-
     has_positions = False
+    reads_any_length = True
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":

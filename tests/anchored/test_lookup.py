@@ -36,6 +36,8 @@ from luna_fairseq.modules.memory import PackedMemory
 from luna_fairseq.ops.attention import key_mask, naive_attention
 
 B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
+# torch 1.13 rounds the gradient of the gate, a sum over all tokens, more coarsely.
+BFLOAT16 = 3e-2 if int(torch.__version__.split(".")[0]) > 1 else 5e-2
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
 LENGTHS = {"whole": (S, S, S), "right": (S, 7, 2), "left": (S, 7, 2), "nothing left": (S, 0, 1)}
 
@@ -390,7 +392,7 @@ def test_look_up_attention_with_a_diagonal_prior_equals_the_definition(kind):
 
 
 @with_every_form
-@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 5e-2), (torch.float16, 4e-3)])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, BFLOAT16), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
     everything = masks("right")  # all segments, so that rounding cannot change the choice

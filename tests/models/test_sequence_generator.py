@@ -16,6 +16,7 @@ from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithA
 from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.luna import LunaModel
 from luna_fairseq.models.sequence_generator import (
     AlignedGenerator,
     Generator,
@@ -259,9 +260,11 @@ def fairseq_transformer():
     return TransformerModel.build_model(options, SMALL)
 
 
-def test_an_ensemble_with_fairseqs_model_scores_references_in_any_order():
+@pytest.mark.parametrize("model", [LunaModel, PeerTransformer])
+def test_an_ensemble_with_fairseqs_model_scores_references_in_any_order(model):
     """Our models return no attention weights then, fairseq's do."""
-    ours, other = tiny_model(torch.float32, task=SMALL), fairseq_transformer()
+    ours = build_perturbed(model, tiny_luna.OPTIONS, SMALL, torch.float32)
+    other = fairseq_transformer()
     ours.make_generation_fast_(need_attn=False)
     sources, targets = map(batch, example())
     previous = torch.cat(
