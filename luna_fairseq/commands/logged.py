@@ -100,7 +100,8 @@ def run_logged(
             watch(line)
             if any(part in line for part in shown):
                 say(line)
-    if received or process.returncode in (TERMINATED, -signal.SIGTERM):
+    stopped = (TERMINATED, -signal.SIGTERM)
+    if process.returncode in stopped or (received and process.returncode == 0):
         print("stopped by a signal. Repeat the command to continue", file=sys.stderr)
         sys.exit(TERMINATED)
     if process.returncode:

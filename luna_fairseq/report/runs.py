@@ -13,7 +13,7 @@ import numpy as np
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.results import RESULT, Result, read_result
-from luna_fairseq.progress import progress
+from luna_fairseq.progress import progress, say
 from luna_fairseq.report.logs import (
     SAVED,
     UPDATES,
@@ -94,8 +94,17 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
         logs = progress(_find_logs(path), "read", "runs")
         found = [_read_run(run_path, files) for run_path, files in logs]
         described = {folder.resolve() for run in found for folder in _checkpoint_folders(run)}
-        checkpoints = (file for file in _find_checkpoints(path) if file.parent.resolve() not in described)
-        found += [_read_checkpoint_run(file) for file in checkpoints]
+        unreadable: List[InputError] = []
+        for file in _find_checkpoints(path):
+            if file.parent.resolve() not in described:
+                try:
+                    found.append(_read_checkpoint_run(file))
+                except InputError as error:
+                    unreadable.append(error)
+        if unreadable and not found:
+            raise unreadable[0]
+        for error in unreadable:
+            say(f"Skipped a run: {error}")
         if not found:
             raise InputError(
                 f"{path} contains no training run: neither a log of fairseq-train nor a checkpoint. Give the "

@@ -95,6 +95,14 @@ def test_a_signal_reaches_the_child_which_may_save(name, status, tmp_path):
     assert (tmp_path / "log").read_text().splitlines()[-1] == "saved"
 
 
+def test_a_child_that_fails_to_save_is_an_error(tmp_path):
+    with start(tmp_path / "log", 1) as process:
+        assert process.stdout.readline().startswith("ready")
+        process.send_signal(signal.SIGTERM)
+        errors = process.communicate(timeout=30)[1]
+    assert process.returncode == 1 and "stopped by a signal" not in errors
+
+
 def test_a_stopped_child_stops_the_command(tmp_path):
     with start(tmp_path / "log", 143) as process:
         os.kill(int(process.stdout.readline().split()[1]), signal.SIGTERM)

@@ -181,6 +181,15 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def test_a_damaged_checkpoint_does_not_hide_other_runs(tmp_path, capsys):
+    write_run(tmp_path / "good", 3000)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "checkpoint_last.pt").write_bytes(b"PK\x03\x04 and nothing more")
+    (run,) = find_runs([tmp_path])
+    assert run.updates == 3000
+    assert "bad/checkpoint_last.pt" in capsys.readouterr().out
+
+
 def test_a_damaged_checkpoint_beside_a_log_is_a_note(tmp_path):
     log = write_run(tmp_path / "run", 3000) / "train.log"
     log.write_text(log.read_text(encoding="utf-8").split("\n", 1)[1], encoding="utf-8")
