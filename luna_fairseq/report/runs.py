@@ -103,8 +103,8 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
                     unreadable.append(error)
         if unreadable and not found:
             raise unreadable[0]
-        for error in unreadable:
-            say(f"Skipped a run: {error}")
+        for reason in unreadable:
+            say(f"Skipped a run: {reason}")
         if not found:
             raise InputError(
                 f"{path} contains no training run: neither a log of fairseq-train nor a checkpoint. Give the "
