@@ -47,10 +47,11 @@ if importlib.util.find_spec("fairseq") is not None:
 COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
-def _common_options() -> argparse.ArgumentParser:
+def _common_options(force_dest: str) -> argparse.ArgumentParser:
     """Build a parser with the options shared by all benchmarks, for ``parents=`` of other parsers.
 
-    The options have no defaults, because these would overwrite values given before the benchmark's name.
+    The options have no defaults, because these would overwrite values given before the benchmark's name. For
+    the same reason ``--force``, which may be repeated, has another ``dest`` there.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -65,7 +66,7 @@ def _common_options() -> argparse.ArgumentParser:
     add("--profile", action="store_true", help="also print operations, memory and calls of each row")
     add("--check", action="store_true", help="only check the results of the rows, without measurements")
     force = "take this form of an operation wherever possible; may be repeated"
-    add("--force", action="append", choices=CHOICES, metavar="OPERATION=FORM", help=force)
+    add("--force", dest=force_dest, action="append", choices=CHOICES, metavar="OPERATION=FORM", help=force)
     offer_quiet(common)
     return common
 
@@ -77,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EXAMPLE,
         formatter_class=HelpFormatter,
-        parents=[_common_options()],
+        parents=[_common_options("force_first")],
     )
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     names: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
@@ -88,14 +89,14 @@ def build_parser() -> argparse.ArgumentParser:
             description=task.notes,
             epilog=f"example:\n  {PROGRAM} {name} {task.example}",
             formatter_class=HelpFormatter,
-            parents=[_common_options()],
+            parents=[_common_options("force")],
         )
         for option, arguments in task.options.items():
             sub_command.add_argument(option, **arguments)
         sub_command.add_argument("--with", dest="with_", help="also measure these optional rows", **names)
         sub_command.add_argument("--without", help="do not measure these rows", **names)
     flags = {"profile": False, "check": False, "quiet": False}
-    parser.set_defaults(device="cpu", force=[], json=None, plot=None, **flags, **COMMON)
+    parser.set_defaults(device="cpu", force_first=[], force=[], json=None, plot=None, **flags, **COMMON)
     return parser
 
 
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> None:
         options = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
         task = TASKS[name](argparse.Namespace(**options))
         sections.append(Section(name, task.rate, changed=write))
-        with force_forms(args.force):
+        with force_forms([*args.force_first, *args.force]):
             measure(task, sections[-1])
     measured = [section for section in sections if section.results]
     if args.plot is not None and measured:

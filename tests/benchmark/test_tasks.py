@@ -436,6 +436,12 @@ def test_a_form_is_forced_while_tasks_are_measured(monkeypatch, capsys):
     main(f"attention --check {HEADS} --force softmax=naive".split())
     main(f"attention --check {HEADS}".split())
     assert forced == ["naive", None]
+    both = []
+    monkeypatch.setattr(
+        benchmark, "measure", lambda *_: both.extend(FORM_TABLES[x].forced() for x in ("softmax", "pack"))
+    )
+    main(f"--force softmax=naive attention --check {HEADS} --force pack=projected".split())
+    assert both == ["naive", "projected"]
     with pytest.raises(SystemExit):
         main("attention --force softmax=quick".split())
     assert "softmax=quick" in capsys.readouterr().err
