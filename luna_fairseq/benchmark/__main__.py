@@ -110,10 +110,13 @@ def run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_plot(args.plot, "--plot")
     try:
-        torch.empty(0, device=args.device)
+        device = torch.empty(0, device=args.device).device
     except (RuntimeError, AssertionError) as error:
         message = str(error).splitlines()[0]
         raise InputError(f"--device {args.device}: {message}. Use cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        # torch's Timer synchronises the current device only.
+        torch.cuda.set_device(device)
     torch.set_num_threads(args.threads)
     if args.device == "cpu" and "train" in TASKS:
         keep_freed_memory()

@@ -430,6 +430,17 @@ def test_bad_arguments_give_one_line(words, message, capsys):
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_the_clock_waits_for_the_gpu_that_is_measured(monkeypatch):
+    chosen = []
+    on_gpu = Namespace(device=torch.device("cuda:1"))
+    monkeypatch.setattr(torch, "empty", lambda *args, device: on_gpu)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: 1 / 0)  # ends the run, as there is no such GPU
+    with pytest.raises(ZeroDivisionError):
+        benchmark.run(build_parser().parse_args(["--device", "cuda:1", "causal"]))
+    assert chosen == [on_gpu.device]
+
+
 def test_a_form_is_forced_while_tasks_are_measured(monkeypatch, capsys):
     forced = []
     monkeypatch.setattr(benchmark, "measure", lambda *_: forced.append(FORM_TABLES["softmax"].forced()))
