@@ -147,12 +147,13 @@ def measure(task: Task, section: Section) -> None:
     """Measure every case of a benchmark, such as a sequence length, and print a table after each case.
 
     The measurements are added to ``section``. With ``--check``, nothing is measured. Instead, the largest
-    error of each implementation is printed, divided by the tolerance.
+    error of each implementation is printed, divided by the tolerance, or "-" if nothing was compared.
     """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:
-        say(format_table([{"row": row, "error / tolerance": x} for row, x in section.checks.items()]))
+        errors = {row: "-" if error is None else error for row, error in section.checks.items()}
+        say(format_table([{"row": row, "error / tolerance": error} for row, error in errors.items()]))
         cases = []
     for case, jobs in progress(cases, section.name, "cases"):
         before = len(section.results)

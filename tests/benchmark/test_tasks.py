@@ -430,6 +430,13 @@ def test_bad_arguments_give_one_line(words, message, capsys):
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_rows_that_are_compared_with_nothing_have_no_error(capsys):
+    main(f"causal --check {HEADS} --without chunk".split())
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    errors = {line[1]: line[3] for line in lines}
+    assert errors["cumsum"] == errors["sdpa"] == "-" and 0 <= float(errors["parallel"]) < 1
+
+
 def test_the_clock_waits_for_the_gpu_that_is_measured(monkeypatch):
     chosen = []
     on_gpu = Namespace(device=torch.device("cuda:1"))
