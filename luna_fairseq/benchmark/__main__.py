@@ -162,7 +162,7 @@ def measure(task: Task, section: Section) -> None:
         if records:
             say(format_measurements(records, task.rate, section.peers))
         if task.args.profile:
-            profiles = [profile(jobs[record["form"]](), record) for record in records]
+            profiles = [profile(jobs[record["form"]](), record, task.args.device) for record in records]
             section.profiles += profiles
             say(format_table(profiles))
     section.set_running("")

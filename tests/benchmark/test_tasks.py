@@ -183,6 +183,23 @@ def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
     assert section.failed == {"c": "Exception: no kernel"} and not section.running
 
 
+def test_the_calls_of_a_sample_are_those_of_all_its_blocks(quick, monkeypatch):
+    sample = Namespace(number_per_run=10, raw_times=[1.0, 1.0], median=0.1)
+    monkeypatch.setattr(measure, "Timer", lambda *_, **__: Namespace(blocked_autorange=lambda **__: sample))
+    section = Section("any")
+    compare({}, {"a": lambda: int}, section, Namespace(repetitions=2, threads=1, device="cpu"))
+    assert section.results[0]["calls_per_sample"] == 20
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_the_time_and_memory_of_operators_are_profiled_on_a_cpu_only(device):
+    pytest.importorskip("torch.utils.flop_counter", reason="needs torch 2.1 or later")
+    x = torch.ones(9, 9)
+    row = measure.profile(lambda: x @ x, {"case": {}, "form": "a", "seconds": {"median": 1.0}}, device)
+    assert row["GFLOP of products"] == pytest.approx(2 * 9**3 / 1e9) and row["calls"] == 1
+    assert ("part of the time in products" in row) == ("MiB written" in row) == (device == "cpu")
+
+
 class WrongGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
