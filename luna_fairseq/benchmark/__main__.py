@@ -63,7 +63,7 @@ def _common_options(force_dest: str) -> argparse.ArgumentParser:
     add("--device", help="device to measure: cpu, cuda or cuda:N (default: cpu)")
     add("--json", type=Path, metavar="FILE", help="write the results to a JSON file")
     add("--plot", type=Path, metavar="FILE", help="plot the results to a PNG file")
-    add("--profile", action="store_true", help="also print operations, memory and calls of each row")
+    add("--profile", action="store_true", help="also print operations, calls and, on a CPU, memory per row")
     add("--check", action="store_true", help="only check the results of the rows, without measurements")
     force = "take this form of an operation wherever possible; may be repeated"
     add("--force", dest=force_dest, action="append", choices=CHOICES, metavar="OPERATION=FORM", help=force)
