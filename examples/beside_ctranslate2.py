@@ -33,7 +33,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY
 from luna_fairseq.benchmark.__main__ import build_parser
 from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.freed_memory import keep_freed_memory
-from luna_fairseq.benchmark.task import BatchSize
+from luna_fairseq.benchmark.task import BatchSize, Job
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.models.shortlist import Shortlist
@@ -110,8 +110,8 @@ def convert_transformer(task: Decode, longest: int, folder: Path, candidates: Op
     return converter.convert(str(folder / "converted"), vmap=vmap, force=True)
 
 
-def search_by_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = False) -> None:
-    """Translate a batch of random sentences with CTranslate2.
+def prepare_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = False) -> Job:
+    """Return a function that translates a batch of random sentences with CTranslate2.
 
     Args:
         translator: ``ctranslate2.Translator``.
@@ -120,16 +120,21 @@ def search_by_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = Fa
     """
     draw = random.Random(batch.T)
     words = [[f"w{draw.randrange(WORDS)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
+    lines = [[*line, "</s>"] for line in words]
     options = {"max_decoding_length": batch.T, "min_decoding_length": batch.T, "use_vmap": use_vmap}
-    results = translator.translate_batch([[*line, "</s>"] for line in words], beam_size=BEAM, **options)
-    if any(len(result.hypotheses[0]) != batch.T for result in results):
-        sys.exit(f"CTranslate2 returned hypotheses whose length is not {batch.T}")
+
+    def search() -> None:
+        results = translator.translate_batch(lines, beam_size=BEAM, **options)
+        if any(len(result.hypotheses[0]) != batch.T for result in results):
+            sys.exit(f"CTranslate2 returned hypotheses whose length is not {batch.T}")
+
+    return search
 
 
 def build_searches(
     task: Decode, longest: int, names: Sequence[str], number: Optional[int], folder: Path
-) -> Dict[str, Callable[[BatchSize], None]]:
-    """Build a function for each model that translates a random batch of a given size.
+) -> Dict[str, Callable[[BatchSize], Job]]:
+    """Build a function for each model that prepares the search for a random batch of a given size.
 
     Args:
         task: decoding benchmark that builds our models.
@@ -142,27 +147,26 @@ def build_searches(
         The functions, keyed by model name, in the order of the output.
     """
     candidates = None if number is None else draw_candidates(number)
-    searches = {}
+    searches: Dict[str, Callable[[BatchSize], Job]] = {}
 
-    def search(model, shortlist, batch):
-        if model is not None:
-            model.shortlist = shortlist
-        task.prepare_search(model, batch)()
+    def prepare(model: Any, shortlist: Optional[Shortlist], batch: BatchSize) -> Job:
+        model.shortlist = shortlist
+        return task.prepare_search(model, batch)
 
     for name in names:
         model = task.prepare_model(task.variants()[name], longest)
-        searches[name] = partial(search, model, None)
+        searches[name] = partial(prepare, model, None)
         if candidates is not None and name != "transformer":
             shortlist = Shortlist(candidates, task.dictionary(), task.dictionary())
-            searches[f"{name} + shortlist"] = partial(search, model, shortlist)
+            searches[f"{name} + shortlist"] = partial(prepare, model, shortlist)
     path = convert_transformer(task, longest, folder, candidates)
     for kind in THEIRS:
         options = {"compute_type": kind, "inter_threads": 1, "intra_threads": 1}
         translator = ctranslate2.Translator(path, device="cpu", **options)
         name = f"CTranslate2 {kind}"
-        searches[name] = partial(search_by_ctranslate2, translator)
+        searches[name] = partial(prepare_ctranslate2, translator)
         if candidates is not None:
-            searches[f"{name} + shortlist"] = partial(search_by_ctranslate2, translator, use_vmap=True)
+            searches[f"{name} + shortlist"] = partial(prepare_ctranslate2, translator, use_vmap=True)
     return searches
 
 
@@ -192,15 +196,16 @@ def main() -> None:
     task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]))
     with tempfile.TemporaryDirectory() as folder:
         searches = build_searches(task, longest, args.models, args.shortlist, Path(folder))
-        for search in searches.values():
-            search(BatchSize(2, 9))
+        for prepare in searches.values():
+            prepare(BatchSize(2, 9))()
         seconds = {name: Counter() for name in work}
         for part in range(PARTS):
-            for name, search in searches.items():
+            for name, prepare in searches.items():
                 for case, batches in work.items():
+                    jobs = [prepare(batch) for batch in batches[part::PARTS]]
                     begun = time.process_time()
-                    for batch in batches[part::PARTS]:
-                        search(batch)
+                    for job in jobs:
+                        job()
                     seconds[case][name] += time.process_time() - begun
             print(f"{part + 1} of {PARTS} parts", file=sys.stderr)
     tokens = {case: sum(x.sentences * x.T for x in batches) for case, batches in work.items()}

@@ -76,7 +76,7 @@ fi
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}"
 "${launch[@]}" &
 launcher=$!
-trap 'signalled=yes; pkill -TERM -P "$launcher" || true' TERM HUP
+trap 'signalled=yes; kill -TERM $(cat /proc/"$launcher"/task/*/children) || true' TERM HUP
 trap 'signalled=yes; kill -INT "$launcher" || true' INT
 signalled=yes
 while [[ $signalled ]]; do # a signal ends the wait, also if the launcher has ended in the meantime

@@ -47,10 +47,11 @@ if importlib.util.find_spec("fairseq") is not None:
 COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
-def _common_options() -> argparse.ArgumentParser:
+def _common_options(force_dest: str) -> argparse.ArgumentParser:
     """Build a parser with the options shared by all benchmarks, for ``parents=`` of other parsers.
 
-    The options have no defaults, because these would overwrite values given before the benchmark's name.
+    The options have no defaults, because these would overwrite values given before the benchmark's name. For
+    the same reason ``--force``, which may be repeated, has another ``dest`` there.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -62,10 +63,10 @@ def _common_options() -> argparse.ArgumentParser:
     add("--device", help="device to measure: cpu, cuda or cuda:N (default: cpu)")
     add("--json", type=Path, metavar="FILE", help="write the results to a JSON file")
     add("--plot", type=Path, metavar="FILE", help="plot the results to a PNG file")
-    add("--profile", action="store_true", help="also print operations, memory and calls of each row")
+    add("--profile", action="store_true", help="also print operations, calls and, on a CPU, memory per row")
     add("--check", action="store_true", help="only check the results of the rows, without measurements")
     force = "take this form of an operation wherever possible; may be repeated"
-    add("--force", action="append", choices=CHOICES, metavar="OPERATION=FORM", help=force)
+    add("--force", dest=force_dest, action="append", choices=CHOICES, metavar="OPERATION=FORM", help=force)
     offer_quiet(common)
     return common
 
@@ -77,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         epilog=EXAMPLE,
         formatter_class=HelpFormatter,
-        parents=[_common_options()],
+        parents=[_common_options("force_first")],
     )
     commands = parser.add_subparsers(dest="command", metavar="{" + ",".join(TASKS) + "}")
     names: Dict[str, Any] = dict(nargs="+", action="extend", default=[], metavar="ROW")
@@ -88,14 +89,14 @@ def build_parser() -> argparse.ArgumentParser:
             description=task.notes,
             epilog=f"example:\n  {PROGRAM} {name} {task.example}",
             formatter_class=HelpFormatter,
-            parents=[_common_options()],
+            parents=[_common_options("force")],
         )
         for option, arguments in task.options.items():
             sub_command.add_argument(option, **arguments)
         sub_command.add_argument("--with", dest="with_", help="also measure these optional rows", **names)
         sub_command.add_argument("--without", help="do not measure these rows", **names)
     flags = {"profile": False, "check": False, "quiet": False}
-    parser.set_defaults(device="cpu", force=[], json=None, plot=None, **flags, **COMMON)
+    parser.set_defaults(device="cpu", force_first=[], force=[], json=None, plot=None, **flags, **COMMON)
     return parser
 
 
@@ -109,10 +110,13 @@ def run(args: argparse.Namespace) -> None:
     if args.plot is not None:
         check_plot(args.plot, "--plot")
     try:
-        torch.empty(0, device=args.device)
+        device = torch.empty(0, device=args.device).device
     except (RuntimeError, AssertionError) as error:
         message = str(error).splitlines()[0]
         raise InputError(f"--device {args.device}: {message}. Use cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        # torch's Timer synchronises the current device only.
+        torch.cuda.set_device(device)
     torch.set_num_threads(args.threads)
     if args.device == "cpu" and "train" in TASKS:
         keep_freed_memory()
@@ -129,7 +133,7 @@ def run(args: argparse.Namespace) -> None:
         options = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
         task = TASKS[name](argparse.Namespace(**options))
         sections.append(Section(name, task.rate, changed=write))
-        with force_forms(args.force):
+        with force_forms([*args.force_first, *args.force]):
             measure(task, sections[-1])
     measured = [section for section in sections if section.results]
     if args.plot is not None and measured:
@@ -143,12 +147,13 @@ def measure(task: Task, section: Section) -> None:
     """Measure every case of a benchmark, such as a sequence length, and print a table after each case.
 
     The measurements are added to ``section``. With ``--check``, nothing is measured. Instead, the largest
-    error of each implementation is printed, divided by the tolerance.
+    error of each implementation is printed, divided by the tolerance, or "-" if nothing was compared.
     """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:
-        say(format_table([{"row": row, "error / tolerance": x} for row, x in section.checks.items()]))
+        errors = {row: "-" if error is None else error for row, error in section.checks.items()}
+        say(format_table([{"row": row, "error / tolerance": error} for row, error in errors.items()]))
         cases = []
     for case, jobs in progress(cases, section.name, "cases"):
         before = len(section.results)
@@ -157,7 +162,7 @@ def measure(task: Task, section: Section) -> None:
         if records:
             say(format_measurements(records, task.rate, section.peers))
         if task.args.profile:
-            profiles = [profile(jobs[record["form"]](), record) for record in records]
+            profiles = [profile(jobs[record["form"]](), record, task.args.device) for record in records]
             section.profiles += profiles
             say(format_table(profiles))
     section.set_running("")

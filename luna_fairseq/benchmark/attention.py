@@ -232,15 +232,15 @@ class AttentionTask(Task):
             return partial(torch.no_grad()(variant.make), inputs)
         return partial(forward_and_backward, variant, inputs)
 
-    def check(self, variant: Variant) -> float:
+    def check(self, variant: Variant) -> Optional[float]:
         """Return the largest error against a float64 reference, divided by the tolerance.
 
         Length 7 is checked in addition to ``--lengths``. Beyond ``--max-naive-length``, only the last head of
-        the last example is compared. The result is 0 if no case applies.
+        the last example is compared. The result is None if no case applies.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(
-            (self.error(variant, case) for case in cases if not self.skip_reason(variant, case)), default=0.0
+            (self.error(variant, case) for case in cases if not self.skip_reason(variant, case)), default=None
         )
 
     def error(self, variant: Variant, case: Case) -> float:

@@ -218,7 +218,7 @@ def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
     environments = (result["found"].get("environment") for result in results.values())
     description: Any = next(filter(None, environments), {})
     failed = [(name, *why) for name, result in results.items() for why in result["failed"].items()]
-    equal = sum(len(section.get("checks", {})) for section in sections.values())
+    errors = [error for section in sections.values() for error in section.get("checks", {}).values()]
     rows = []
     for name, row, peer in HEADLINES:
         for record in sections.get(name, {}).get("results", []):
@@ -227,6 +227,7 @@ def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
                 ratio = record["speed_ratio"][peer]["median"]
                 rows.append({"task": name, "case": case, "row": row, "peer": peer, "times its speed": ratio})
     lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in description.items()), ""]
+    equal = sum(error is not None for error in errors)
     lines += [f"{equal} rows are equal to their definitions; {len(failed)} failed.", ""]
     lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), "", format_table(rows)]
     for name, result in results.items():

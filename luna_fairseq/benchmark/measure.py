@@ -50,7 +50,8 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
     for name, ours in seconds.items():
         record: Record = {"case": case, "form": name, "seconds": {**spread(ours), "samples": ours}}
-        record["calls_per_sample"] = samples[name][0].number_per_run
+        # A sample is the median of blocks of number_per_run calls.
+        record["calls_per_sample"] = min(x.number_per_run * len(x.raw_times) for x in samples[name])
         # Both times of a ratio are from the same repetition, because a busy machine slows both rows.
         ratios = {peer: [b / a for a, b in zip(ours, seconds.get(peer, []))] for peer in section.peers}
         record["speed_ratio"] = {peer: spread(each) for peer, each in ratios.items() if each}
@@ -115,11 +116,12 @@ def is_product(operator: str) -> bool:
     return any(part in operator for part in ("mm", "attention", *(name for _, name in LINEAR_OPERATORS)))
 
 
-def profile(job: Job, record: Record) -> Record:
+def profile(job: Job, record: Record, device: str) -> Record:
     """Profile a job. Return its FLOPs, speed, memory and operator calls as a table row, keyed by column.
 
     ``record`` holds the case, the name and the measured time of the job. FLOPs are counted for matrix
-    products and attention, including masked positions, but not for Triton kernels.
+    products and attention, including masked positions, but not for Triton kernels. The profiler measures the
+    time and memory of operators on the CPU. On a GPU, their columns are omitted.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -128,17 +130,15 @@ def profile(job: Job, record: Record) -> Record:
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()
     events: Any = [event for event in profiler.events() if "::" in event.name]
-    products = [event for event in events if is_product(event.name)]
-    product_time, total_time = (
-        sum(event.self_cpu_time_total for event in each) for each in (products, events)
-    )
     flops, seconds = counter.get_total_flops(), record["seconds"]["median"]
-    return {
-        **record["case"],
-        "row": record["form"],
-        "GFLOP of products": flops / 1e9,
-        "GFLOP/s": flops / seconds / 1e9,
-        "part of the time in products": product_time / total_time,
-        "MiB written": sum(max(0, event.self_cpu_memory_usage) for event in events) / 2**20,
-        "calls": sum("::" not in getattr(event.cpu_parent, "name", "") for event in events),
-    }
+    row = {**record["case"], "row": record["form"]}
+    row.update({"GFLOP of products": flops / 1e9, "GFLOP/s": flops / seconds / 1e9})
+    if not device.startswith("cuda"):
+        products = [event for event in events if is_product(event.name)]
+        product_time, total_time = (
+            sum(event.self_cpu_time_total for event in each) for each in (products, events)
+        )
+        row["part of the time in products"] = product_time / total_time
+        row["MiB written"] = sum(max(0, event.self_cpu_memory_usage) for event in events) / 2**20
+    row["calls"] = sum("::" not in getattr(event.cpu_parent, "name", "") for event in events)
+    return row

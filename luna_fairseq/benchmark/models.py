@@ -3,7 +3,7 @@
 from argparse import Namespace
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 import torch
@@ -102,6 +102,15 @@ def explicit_attention_everywhere() -> Iterator[None]:
         if hasattr(torch.nn, "attention"):
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
         yield
+
+
+@lru_cache(maxsize=None)
+def build_dictionary(size: int) -> Dictionary:
+    """Build a dictionary of ``size`` entries, with the words "w0", "w1" and so on."""
+    dictionary = Dictionary()
+    for i in range(size - len(dictionary)):
+        dictionary.add_symbol(f"w{i}")
+    return dictionary
 
 
 @dataclass(frozen=True)
@@ -225,11 +234,8 @@ class ModelTask(Task):
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """Create the dictionary of both source and target. Its words are "w0", "w1" and so on."""
-        dictionary = Dictionary()
-        for i in range(self.dictionary_size - len(dictionary)):
-            dictionary.add_symbol(f"w{i}")
-        return dictionary
+        """Return the dictionary of both source and target. Its words are "w0", "w1" and so on."""
+        return build_dictionary(self.dictionary_size)
 
     def fairseq_task(self, T: int) -> Any:
         """Create the fairseq translation task from which a model is built, with at most T positions."""

@@ -9,7 +9,7 @@ import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -102,10 +102,11 @@ class Task:
         """Return why an implementation cannot run in a setting, or "" if it can."""
         return variant.skip_reason(self.args, case)
 
-    def check(self, variant: Any) -> float:
+    def check(self, variant: Any) -> Optional[float]:
         """Compare the results of an implementation with reference results, before anything is timed.
 
-        Return the error divided by the tolerance, at most 1. Raise InputError for a larger error.
+        Return the error divided by the tolerance, at most 1, or None if there is nothing to compare with.
+        Raise InputError for a larger error.
         """
         raise NotImplementedError
 
@@ -130,7 +131,7 @@ class Section:
         rate: unit of the printed throughput, "tokens" or "sentences", or "" to print none.
         notes: lines that describe the measurement.
         peers: names of the variants that get a speedup column.
-        checks: largest error of each variant, divided by the tolerance.
+        checks: largest error of each variant, divided by the tolerance. None if nothing was compared.
         failed: dictionary from variant to error message, for variants that could not be measured.
         running: name of the variant that is being measured. If the process dies, this variant is blamed.
         results: measurements, one per case and variant.
@@ -142,7 +143,7 @@ class Section:
     rate: str = ""
     notes: List[str] = field(default_factory=list)
     peers: List[str] = field(default_factory=list)
-    checks: Dict[str, float] = field(default_factory=dict)
+    checks: Dict[str, Optional[float]] = field(default_factory=dict)
     failed: Dict[str, str] = field(default_factory=dict)
     running: str = ""
     results: List[Record] = field(default_factory=list)

@@ -183,6 +183,23 @@ def test_repetitions_are_interleaved_and_a_failure_ends_one_row(monkeypatch):
     assert section.failed == {"c": "Exception: no kernel"} and not section.running
 
 
+def test_the_calls_of_a_sample_are_those_of_all_its_blocks(quick, monkeypatch):
+    sample = Namespace(number_per_run=10, raw_times=[1.0, 1.0], median=0.1)
+    monkeypatch.setattr(measure, "Timer", lambda *_, **__: Namespace(blocked_autorange=lambda **__: sample))
+    section = Section("any")
+    compare({}, {"a": lambda: int}, section, Namespace(repetitions=2, threads=1, device="cpu"))
+    assert section.results[0]["calls_per_sample"] == 20
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+def test_the_time_and_memory_of_operators_are_profiled_on_a_cpu_only(device):
+    pytest.importorskip("torch.utils.flop_counter", reason="needs torch 2.1 or later")
+    x = torch.ones(9, 9)
+    row = measure.profile(lambda: x @ x, {"case": {}, "form": "a", "seconds": {"median": 1.0}}, device)
+    assert row["GFLOP of products"] == pytest.approx(2 * 9**3 / 1e9) and row["calls"] == 1
+    assert ("part of the time in products" in row) == ("MiB written" in row) == (device == "cpu")
+
+
 class WrongGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -430,12 +447,36 @@ def test_bad_arguments_give_one_line(words, message, capsys):
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_rows_that_are_compared_with_nothing_have_no_error(capsys):
+    main(f"causal --check {HEADS} --without chunk".split())
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    errors = {line[1]: line[3] for line in lines}
+    assert errors["cumsum"] == errors["sdpa"] == "-" and 0 <= float(errors["parallel"]) < 1
+
+
+def test_the_clock_waits_for_the_gpu_that_is_measured(monkeypatch):
+    chosen = []
+    on_gpu = Namespace(device=torch.device("cuda:1"))
+    monkeypatch.setattr(torch, "empty", lambda *args, device: on_gpu)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: 1 / 0)  # ends the run, as there is no such GPU
+    with pytest.raises(ZeroDivisionError):
+        benchmark.run(build_parser().parse_args(["--device", "cuda:1", "causal"]))
+    assert chosen == [on_gpu.device]
+
+
 def test_a_form_is_forced_while_tasks_are_measured(monkeypatch, capsys):
     forced = []
     monkeypatch.setattr(benchmark, "measure", lambda *_: forced.append(FORM_TABLES["softmax"].forced()))
     main(f"attention --check {HEADS} --force softmax=naive".split())
     main(f"attention --check {HEADS}".split())
     assert forced == ["naive", None]
+    both = []
+    monkeypatch.setattr(
+        benchmark, "measure", lambda *_: both.extend(FORM_TABLES[x].forced() for x in ("softmax", "pack"))
+    )
+    main(f"--force softmax=naive attention --check {HEADS} --force pack=projected".split())
+    assert both == ["naive", "projected"]
     with pytest.raises(SystemExit):
         main("attention --force softmax=quick".split())
     assert "softmax=quick" in capsys.readouterr().err

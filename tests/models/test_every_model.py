@@ -7,7 +7,7 @@ import pytest
 import tiny_luna
 import tiny_masked_lm
 import torch
-from tiny_luna import assert_close, marked, tiny_model
+from tiny_luna import assert_close, batch, example, marked, tiny_model
 from tiny_models import (
     CLASSIFIER_VARIANTS,
     LM_VARIANTS,
@@ -21,6 +21,9 @@ from tiny_models import (
     softmax_causal,
     translation_loss,
 )
+
+from luna_fairseq.modules import LunaCausalAttention
+from luna_fairseq.ops.dropout import dropout
 
 QUANT = {"quant_noise_pq": 0.3, "quant_noise_pq_block_size": 4}
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
@@ -165,6 +168,39 @@ def test_noise_acts_in_training_alone(kind, noise):
         assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients.values())
         losses.append(loss.item())
     assert len(set(losses)) > 1 and losses[0] == losses[-1]
+
+
+@pytest.mark.parametrize("variant", [marked(variant) for variant in tiny_luna.VARIANTS])
+def test_attention_whose_weights_are_all_dropped_reads_nothing(variant):
+    """Every attention therefore has dropout, in whole sentences and in decoding."""
+    model = tiny_model(**tiny_luna.VARIANTS[variant]).train()
+    largest = {}
+    for name, module in model.named_modules():
+        if name.endswith("attn"):
+            module.dropout_module.p, found = 1.0, largest.setdefault(name, [])
+            module.out_proj.register_forward_pre_hook(
+                lambda _, inputs, found=found: found.append(inputs[0].abs().max().item())
+            )
+    source, target = map(batch, example())
+    encoded, state = model.encoder(source), {}
+    model.decoder(target, encoded)
+    calls = {name: len(found) for name, found in largest.items()}
+    for t in range(3):
+        model.decoder(target[:, : t + 1], encoded, incremental_state=state)
+    assert all(calls.values()) and not any(sum(largest.values(), []))
+    assert all(len(largest[name]) >= n + 3 for name, n in calls.items() if name.startswith("decoder"))
+
+
+@pytest.mark.parametrize("pack, unpack", [(1.0, 0.0), (0.0, 1.0)])
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("keep_state", [None, True])
+def test_either_dropout_of_causal_attention_stops_it(pack, unpack, length, keep_state):
+    attention = LunaCausalAttention(12, 3, dropout=unpack).train()
+    torch.nn.init.ones_(attention.out_proj.bias)
+    attention.dropout_module.forward = partial(dropout, probability=pack)
+    memory = attention.read(torch.randn(5, 2, 12))
+    output, _ = attention(torch.randn(length, 2, 12), memory, keep_state=keep_state)
+    assert output.eq(1).all()
 
 
 @every_variant

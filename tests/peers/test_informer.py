@@ -56,6 +56,13 @@ def test_the_published_parameters():
     )
 
 
+def test_both_blocks_of_a_layer_have_dropout():
+    layer = model("informer_encoder", encoder_normalize_before=True).encoder.train().layers[0]
+    layer.dropout_module.p = 1.0
+    x = torch.randn(7, 2, 16, dtype=torch.float64)
+    assert layer(x, None).equal(x)
+
+
 def test_the_information_block_is_its_definition():
     n, C, kernel, T = 6, 12, 3, 5
     torch.manual_seed(0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peer_cases import C, H, assert_close, build, cases, pad, sequence
+from peer_cases import C, H, assert_close, attention_name, build, cases, pad, sequence
 
 from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from luna_fairseq.errors import InputError
@@ -31,6 +31,7 @@ FASTER_THAN_LINEAR = {
     "synthesizer": "weights for every pair of positions",
     "sinkhorn": "a matrix between blocks, (n / b)^2, and a network with an output for each",
 }
+WITHOUT_WEIGHTS = ("linear", "performer", "rfa")
 
 
 def self_attention(module, x, mask=None, **kwargs):
@@ -139,6 +140,21 @@ def test_step_by_step_takes_padding_on_either_side(name, form):
         real = ~mask[:, t]
         if real.any():
             assert_close(output[0, real], expected[t, real])
+
+
+@pytest.mark.parametrize("name, form", cases("bidirectional", "causal", "cross"))
+def test_attention_whose_weights_are_all_dropped_reads_nothing(name, form):
+    """Attentions without weights ignore dropout."""
+    module, x = build(name, form, dropout=1.0), sequence(14)
+    expected = module(x, x, x)[0]
+    outputs = [module.train()(x, x, x)[0]]
+    if form != "bidirectional":
+        outputs.append(module(x[:1], x, x, incremental_state={})[0])
+    if attention_name(name) in WITHOUT_WEIGHTS:
+        assert_close(outputs[0], expected)
+    else:
+        assert all(output.eq(module.out_proj.bias).all() for output in outputs)
+        assert not expected.eq(module.out_proj.bias).all()
 
 
 @each_causal

@@ -157,6 +157,24 @@ def test_decoding_with_replaced_linear_layers_gives_the_same(variant):
     assert len(list(beams(rnn, tolerance=1e-6))) == 4 * 3
 
 
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_embeddings_and_outputs_have_dropout_in_training_alone(variant):
+    rnn, (source, target) = model(variant), map(torch.tensor, ([[4, 5, 6, 2], [7, 8, 9, 2]], [[4], [5]]))
+    rnn.encoder.dropout_module.p = rnn.decoder.dropout_module.p = 1.0
+    encoded = rnn.encoder(source)
+    assert encoded["encoder_out"][0].any() and not encoded["final"][0][0].equal(encoded["final"][0][1])
+    dropped = rnn.encoder.train()(source)
+    assert not dropped["encoder_out"][0].any() and dropped["final"][0][0].equal(dropped["final"][0][1])
+    rnn.decoder.train()
+    incremental_state = {}
+    same = {name: [x[:, :1].expand_as(x) if name == "encoder_out" else x[:1].expand_as(x) for x in values]
+            for name, values in encoded.items()}  # fmt: skip
+    features, _ = rnn.decoder.extract_features(target, same, incremental_state)
+    assert not features.any()
+    (state,) = incremental_state.values()
+    assert state["state0"][0].equal(state["state0"][1])
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_a_training_step_reaches_every_parameter(variant, shared):
