@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fairseq import utils
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, LayerDropModuleList, LayerNorm, SinusoidalPositionalEmbedding
-from fairseq.modules.checkpoint_activations import CheckpointFunction, checkpoint_wrapper
+from fairseq.modules.checkpoint_activations import CheckpointFunction
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.builders import Builders
@@ -28,7 +28,7 @@ from luna_fairseq.ops.dropout import dropout
 
 # fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
-# Methods of a decoder layer that run in training.
+# Methods of a layer that run in training. Only decoder layers have both.
 METHODS = ("forward", "read")
 REASON = (
     "Luna cannot be traced or scripted by torch.jit, or exported by torch.export: the graph would be "
@@ -163,11 +163,9 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
                 "--torch-compile and --checkpoint-activations exclude each other: remove one of them"
             )
         layer = compile_in_training(layer)
-    is_decoder_layer = isinstance(layer, CausalLayer)
     if cfg.checkpoint_activations:
-        wrap = checkpoint_methods if is_decoder_layer else checkpoint_wrapper
-        layer = wrap(layer, cfg.offload_activations)
-    shard = shard_methods if is_decoder_layer else fsdp_wrap
+        layer = checkpoint_methods(layer, cfg.offload_activations)
+    shard = shard_methods if isinstance(layer, CausalLayer) else fsdp_wrap
     return shard(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
@@ -205,21 +203,38 @@ def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
 
 
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
-    """Apply activation checkpointing to ``forward`` and ``read`` of a decoder layer, and return the layer.
+    """Apply activation checkpointing to ``forward`` and ``read`` of a layer, and return the layer.
 
     With ``offload``, the stored inputs are kept on the CPU.
     """
-    # fairseq's wrapper handles only ``forward``, and passes no gradients to tensors within tuples.
+    # fairseq's wrapper handles only ``forward``, passes no gradients to tensors within tuples, trains no
+    # layer whose inputs are frozen, and recomputes without the autocast of the forward pass.
     for name in METHODS:
-        setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
+        if hasattr(layer, name):
+            setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
     return layer
 
 
-def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> Any:
-    def run(call: Callable[..., Any], *tensors: Tensor) -> Any:
-        return CheckpointFunction.apply(call, {"offload": offload}, [], *tensors)
+def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any, **options: Any) -> Any:
+    def call_layer(*values: Any) -> Any:
+        return function(*values[:count], **dict(zip(names, values[count:])))
 
-    return call_with_tensors(run, function, *inputs)
+    def run(call: Callable[..., Any], *tensors: Tensor) -> Any:
+        autocast = remember_autocast(tensors[0].device)
+        return CheckpointFunction.apply(autocast(call), {"offload": offload}, [], *tensors)
+
+    count, names = len(inputs), list(options)  # not the tensors themselves, which may be offloaded
+    return call_with_tensors(run, call_layer, *inputs, *options.values())
+
+
+def remember_autocast(device: torch.device) -> torch.autocast:
+    """Return a context that restores the present state of autocast, for use in the backward pass."""
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 or newer
+        enabled = torch.is_autocast_enabled(device.type)
+    else:
+        enabled = torch.is_autocast_cpu_enabled() if device.type == "cpu" else torch.is_autocast_enabled()
+    # Weights that checkpointing casts without gradients must not be cached for the recomputation.
+    return torch.autocast(device.type, enabled=enabled, cache_enabled=False)
 
 
 def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:
