@@ -136,8 +136,17 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         """Extend the table of position embeddings, if it is too short for sequences of ``end`` tokens."""
         rows = end + self.padding_idx + 1
         if rows > self.weights.size(0):
-            table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
-            self.weights = table.to(self.weights)
+            self._compute_table(rows)
+
+    def _compute_table(self, rows: int) -> None:
+        like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
+        self.weights = self.get_embedding(rows, self.embedding_dim, self.padding_idx).to(like)
+
+    # The table is not in checkpoints. to_empty() leaves it without values, and bfloat16() rounds it.
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        super()._apply(*args, **kwargs)
+        self._compute_table(self.weights.size(0))
+        return self
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return embeddings [B, T, C] of width C for the ``positions`` [B, T] of B sequences of T tokens.
