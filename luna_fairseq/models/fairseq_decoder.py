@@ -266,8 +266,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         """
         if self.training and self.cfg.decoder.layerdrop > 0.0:
             raise InputError(
-                "--decoder-layerdrop does not work with a stream, which passes the state of every layer to the "
-                "next segment. Remove the option, or call model.eval()"
+                "--decoder-layerdrop does not work with a stream, which passes the state of every layer to "
+                "the next segment. Remove the option, or call model.eval()"
             )
         memory, _ = self.read_source(None)
         output, state = super().forward(tokens, memory, self.to_device(state), keep_state=True)
