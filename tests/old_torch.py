@@ -1,7 +1,7 @@
 """Workarounds for features that tests use and torch 1.13 lacks.
 
-These are fp16 on a CPU, floats in files loaded with ``weights_only``, models on the device ``meta``, and
-hooks with keyword arguments.
+These are fp16 on a CPU, layer norms under autocast on a CPU, floats in files loaded with ``weights_only``,
+models on the device ``meta``, and hooks with keyword arguments.
 """
 
 from contextlib import nullcontext
@@ -12,6 +12,8 @@ import torch
 WEIGHTS_ONLY = torch.__version__.split(".")[0] != "1"
 
 HAS_KEYWORD_HOOKS = WEIGHTS_ONLY
+
+HAS_AUTOCAST_NORM = WEIGHTS_ONLY
 
 
 def without_memory():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.anchored.places import count_tokens
+from luna_fairseq.modules.batch import length_range
 from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
@@ -206,8 +207,9 @@ def token_positions(
 ) -> Tuple[Tensor, Tensor]:
     """Return the context positions of each segment's tokens, and a mask, both [B, L, W].
 
-    The mask is True where a segment has no token. W is ceil(S / L), where S and L include padding. If rows of
-    P are padded, a segment may have more than W tokens. The tokens after the first W are then dropped.
+    The mask is True where a segment has no token. W is ceil(S / L), where S and L include padding, or the
+    length of the longest segment, if rows are padded that have tokens to summarize. On a GPU or in a captured
+    graph, this length is not known, and the tokens of such a segment after the first ceil(S / L) are dropped.
 
     By default the tokens are divided evenly. In contexts where ``in_order`` [B] is True, they fill one
     segment after the other. For example, five tokens after one padding token have the positions [[1, 2, -],
@@ -217,6 +219,7 @@ def token_positions(
     L = packed_padding_mask.size(1)
     W = max_segment_tokens(S, L)
     _, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
+    W = max(W, length_range((tokens + rows - 1) // rows, W)[1])
     tokens, rows = tokens[:, None], rows[:, None]
     segment = torch.arange(L + 1, device=tokens.device)
     # The first token t of a segment is the smallest t with (t + 1/2) L / n >= segment. All numbers are

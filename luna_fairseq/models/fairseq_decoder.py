@@ -262,7 +262,13 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         """Run the decoder on the next segment [B, T] of a text, given the state after the previous segment.
 
         ``state`` is None for the first segment. Return (logits [B, T, V], extra outputs) and the new state.
+        Raises InputError in training with --decoder-layerdrop.
         """
+        if self.training and self.cfg.decoder.layerdrop > 0.0:
+            raise InputError(
+                "--decoder-layerdrop does not work with a stream, which passes the state of every layer to "
+                "the next segment. Remove the option, or call model.eval()"
+            )
         memory, _ = self.read_source(None)
         output, state = super().forward(tokens, memory, self.to_device(state), keep_state=True)
         return (self.output_layer(output.x), {"attn": None, "inner_states": list(output.states)}), state

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fairseq import utils
 from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, LayerDropModuleList, LayerNorm, SinusoidalPositionalEmbedding
-from fairseq.modules.checkpoint_activations import CheckpointFunction, checkpoint_wrapper
+from fairseq.modules.checkpoint_activations import CheckpointFunction
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.builders import Builders
@@ -28,7 +28,7 @@ from luna_fairseq.ops.dropout import dropout
 
 # fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
-# Methods of a decoder layer that run in training.
+# Methods of a layer that run in training. Only decoder layers have both.
 METHODS = ("forward", "read")
 REASON = (
     "Luna cannot be traced or scripted by torch.jit, or exported by torch.export: the graph would be "
@@ -136,8 +136,17 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         """Extend the table of position embeddings, if it is too short for sequences of ``end`` tokens."""
         rows = end + self.padding_idx + 1
         if rows > self.weights.size(0):
-            table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
-            self.weights = table.to(self.weights)
+            self._compute_table(rows)
+
+    def _compute_table(self, rows: int) -> None:
+        like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
+        self.weights = self.get_embedding(rows, self.embedding_dim, self.padding_idx).to(like)
+
+    # The table is not in checkpoints. to_empty() leaves it without values, and bfloat16() rounds it.
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        super()._apply(*args, **kwargs)
+        self._compute_table(self.weights.size(0))
+        return self
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return embeddings [B, T, C] of width C for the ``positions`` [B, T] of B sequences of T tokens.
@@ -163,11 +172,9 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
                 "--torch-compile and --checkpoint-activations exclude each other: remove one of them"
             )
         layer = compile_in_training(layer)
-    is_decoder_layer = isinstance(layer, CausalLayer)
     if cfg.checkpoint_activations:
-        wrap = checkpoint_methods if is_decoder_layer else checkpoint_wrapper
-        layer = wrap(layer, cfg.offload_activations)
-    shard = shard_methods if is_decoder_layer else fsdp_wrap
+        layer = checkpoint_methods(layer, cfg.offload_activations)
+    shard = shard_methods if isinstance(layer, CausalLayer) else fsdp_wrap
     return shard(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
@@ -205,21 +212,38 @@ def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
 
 
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
-    """Apply activation checkpointing to ``forward`` and ``read`` of a decoder layer, and return the layer.
+    """Apply activation checkpointing to ``forward`` and ``read`` of a layer, and return the layer.
 
     With ``offload``, the stored inputs are kept on the CPU.
     """
-    # fairseq's wrapper handles only ``forward``, and passes no gradients to tensors within tuples.
+    # fairseq's wrapper handles only ``forward``, passes no gradients to tensors within tuples, trains no
+    # layer whose inputs are frozen, and recomputes without the autocast of the forward pass.
     for name in METHODS:
-        setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
+        if hasattr(layer, name):
+            setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
     return layer
 
 
-def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> Any:
-    def run(call: Callable[..., Any], *tensors: Tensor) -> Any:
-        return CheckpointFunction.apply(call, {"offload": offload}, [], *tensors)
+def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any, **options: Any) -> Any:
+    def call_layer(*values: Any) -> Any:
+        return function(*values[:count], **dict(zip(names, values[count:])))
 
-    return call_with_tensors(run, function, *inputs)
+    def run(call: Callable[..., Any], *tensors: Tensor) -> Any:
+        autocast = remember_autocast(tensors[0].device)
+        return CheckpointFunction.apply(autocast(call), {"offload": offload}, [], *tensors)
+
+    count, names = len(inputs), list(options)  # not the tensors themselves, which may be offloaded
+    return call_with_tensors(run, call_layer, *inputs, *options.values())
+
+
+def remember_autocast(device: torch.device) -> torch.autocast:
+    """Return a context that restores the present state of autocast, for use in the backward pass."""
+    if hasattr(torch, "get_autocast_dtype"):  # torch 2.4 or newer
+        enabled = torch.is_autocast_enabled(device.type)
+    else:
+        enabled = torch.is_autocast_cpu_enabled() if device.type == "cpu" else torch.is_autocast_enabled()
+    # Weights that checkpointing casts without gradients must not be cached for the recomputation.
+    return torch.autocast(device.type, enabled=enabled, cache_enabled=False)
 
 
 def shard_methods(layer: nn.Module, min_num_params: int) -> nn.Module:

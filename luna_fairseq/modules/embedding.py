@@ -98,6 +98,8 @@ class PackedEmbedding(nn.Module):
                 [False, False, False,  True]])
     """
 
+    positions: Any  # buffer: the table of positions [L, C] or None
+
     def __init__(
         self,
         projection_length: int,
@@ -122,10 +124,26 @@ class PackedEmbedding(nn.Module):
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))
         nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
+        self._compute_positions = positions
         table = None if positions is None else positions(projection_length, embed_dim)
         self.register_buffer("positions", table, persistent=False)
         self.layer_norm = builders.norm(embed_dim) if layer_norm else None
         self.dropout_module = builders.dropout(dropout, "PackedEmbedding")
+
+    def _restore_positions(self) -> None:
+        if self._compute_positions is not None:
+            like = self.weight if self.positions.is_meta else self.positions
+            self.positions = self._compute_positions(*self.positions.shape).to(like)
+
+    # The positions are not in checkpoints. to_empty() leaves them without values, and bfloat16() rounds them.
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        super()._apply(*args, **kwargs)
+        self._restore_positions()
+        return self
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._restore_positions()
 
     def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
         """Return the packed sequence P and its padding mask for a batch of sentences.

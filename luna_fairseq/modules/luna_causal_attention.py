@@ -163,10 +163,7 @@ class LunaCausalAttention(nn.Module):
             >>> prefix, state = attention(query[:10], memory, keep_state=True)
             >>> following, state = attention(query[10:11], memory, state)
         """
-        pack_q, packed_padding_mask = memory
-        n = hypotheses_per_sentence(query.size(1), pack_q.size(0))
-        if packed_padding_mask is not None and n != 1:
-            packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
+        pack_q, packed_padding_mask = memory.pack_q, self._repeat_mask(memory, query)
         if state is not None or keep_state:
             output, state = self._continue(
                 query, pack_q, packed_padding_mask, state, key_padding_mask, counts
@@ -235,11 +232,11 @@ class LunaCausalAttention(nn.Module):
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack weights and the unpack weights of whole sequences, each [B, H, T, L]."""
-        hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
+        """Compute the pack weights and the unpack weights of whole sequences, each [B * n, H, T, L]."""
+        packed_padding_mask = self._repeat_mask(memory, query)
         pack_k, q, k, v = self._project_x(query)
         pack = self.dropout_module(causal_pack_weights(memory.pack_q, pack_k, self.pack_activation))
-        inputs = q, k, v, pack, memory.padding_mask, key_padding_mask
+        inputs = q, k, v, pack, packed_padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
@@ -257,6 +254,13 @@ class LunaCausalAttention(nn.Module):
         if self.untie_kv:
             return [self.pack_k_proj, self.unpack_q_proj, self.unpack_k_proj, self.unpack_v_proj]
         return [self.pack_k_proj, self.unpack_q_proj, self.unpack_kv_proj]
+
+    def _repeat_mask(self, memory: CausalMemory, query: Tensor) -> Optional[Tensor]:
+        """Return the padding mask of P [B * n, L] for the hypotheses of a query [T, B * n, C]."""
+        n = hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
+        if memory.padding_mask is None or n == 1:
+            return memory.padding_mask
+        return memory.padding_mask.repeat_interleave(n, dim=0)
 
     def _project_x(self, x: Tensor, layers: Optional[Sequence[nn.Module]] = None) -> List[Tensor]:
         """Apply ``layers`` to X (default: all projections), and split each result into heads [B, H, T, K].

@@ -22,37 +22,38 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 
     The function is called once for a tensor that occurs several times. Other values are unchanged.
     """
-    results: Dict[int, Tensor] = {}
+    return _map_tensors(function, values, {})
 
-    def apply(x: Any) -> Any:
-        if isinstance(x, Tensor):
-            if id(x) not in results:
-                results[id(x)] = function(x)
-            return results[id(x)]
-        if not isinstance(x, tuple):
-            return x
-        new = [apply(value) for value in x]
-        return type(x)(*new) if hasattr(x, "_fields") else type(x)(new)
 
-    return apply(values)
+# A nested function that calls itself would keep all these tensors until Python's next garbage collection.
+def _map_tensors(function: Callable[[Tensor], Tensor], x: Any, results: Dict[int, Tensor]) -> Any:
+    if isinstance(x, Tensor):
+        if id(x) not in results:
+            results[id(x)] = function(x)
+        return results[id(x)]
+    if not isinstance(x, tuple):
+        return x
+    new = [_map_tensors(function, value, results) for value in x]
+    return type(x)(*new) if hasattr(x, "_fields") else type(x)(new)
 
 
 def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
     """Return the distinct tensors of a nested tuple, and a function that rebuilds the tuple from new tensors.
 
-    The function takes an iterable of equally many tensors, in the same order.
+    The function takes an iterable of equally many tensors, in the same order. It keeps no reference to the
+    tensors of the tuple.
     """
     tensors: List[Tensor] = []
 
     def add(x: Tensor) -> Tensor:
         tensors.append(x)
-        return x
+        return torch.empty(0)
 
     def rebuild(others: Iterable[Tensor]) -> Nested:
         remaining = iter(others)
-        return map_tensors(lambda _: next(remaining), values)
+        return map_tensors(lambda _: next(remaining), structure)
 
-    map_tensors(add, values)
+    structure = map_tensors(add, values)
     return tensors, rebuild
 
 

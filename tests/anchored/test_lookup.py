@@ -476,6 +476,14 @@ def test_the_choice_of_a_query_does_not_depend_on_other_queries():
     assert torch.equal(form(*x)[:, :, :3], whole[:, :, :3])
 
 
+@with_every_form
+def test_padded_rows_leave_more_tokens_to_the_other_segments():
+    x, (context, _) = inputs(), masks("right")
+    packed = torch.arange(L)[None, :] >= torch.tensor([2, 1, 1])[:, None]
+    expected = build_definition(2, context, packed)(*x)
+    assert torch.allclose(build_lookup(2, context, packed)(*x), expected, atol=1e-12)
+
+
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 50), rows=st.integers(1, 12), before=st.integers(0, 4), after=st.integers(0, 4))
 def test_every_token_is_in_one_segment_and_segments_are_even(n, rows, before, after):

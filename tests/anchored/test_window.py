@@ -101,6 +101,16 @@ def test_any_lengths_and_any_number_of_rows(lengths, rows, number):
     assert torch.allclose(actual, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("number", [1, 3])
+def test_padded_rows_leave_more_tokens_to_the_other_segments(number):
+    x, (context, _) = inputs(), masks("right")
+    packed = torch.arange(L)[None, :] >= torch.tensor([2, 1, 1])[:, None]
+    actual, expected = (
+        form(number, context, packed)(*x) for form in (build_window_attention, build_definition)
+    )
+    assert torch.allclose(actual, expected, atol=1e-12)
+
+
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)

@@ -7,6 +7,7 @@ import pytest
 import tiny_luna
 import tiny_masked_lm
 import torch
+from old_torch import HAS_AUTOCAST_NORM
 from tiny_luna import assert_close, batch, example, marked, tiny_model
 from tiny_models import (
     CLASSIFIER_VARIANTS,
@@ -148,6 +149,45 @@ def test_activation_checkpointing_changes_nothing(name, variant, noise):
         assert abs(loss_and_gradients(kind.loss, plain, seed=4)[0] - loss) > 1e-3
     with torch.no_grad():
         assert_close(kind.loss(other.eval()), kind.loss(plain.eval()))
+
+
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTED if HAS_AUTOCAST_NORM or name != "masked LM"])
+@pytest.mark.parametrize("inside", [False, True], ids=["backward outside", "backward inside"])
+def test_recomputation_uses_the_autocast_of_the_forward_pass(name, inside):
+    results, dtypes = [], []
+    for checkpointed in (False, True):
+        model = KINDS[name].build(torch.float32, checkpoint_activations=checkpointed).train()
+        for part in model.modules():
+            if isinstance(part, torch.nn.Linear):
+                part.register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = KINDS[name].loss(model)
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        results.append((loss, {key: p.grad for key, p in model.named_parameters() if p.grad is not None}))
+    (loss, gradients), (again, again_gradients) = results
+    assert_close(again, loss, tolerance=2e-3)
+    assert again_gradients.keys() == gradients.keys()
+    for parameter, gradient in gradients.items():
+        assert_close(again_gradients[parameter], gradient, tolerance=0.02)
+    assert set(dtypes) == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("name", [*CHECKPOINTED, "twin"])
+def test_checkpointed_layers_train_behind_frozen_embeddings(name):
+    kind = KINDS["classifier" if name == "twin" else name]
+    options = {"layer_type": "transformer"} if name == "twin" else {}
+    results = []
+    for checkpointed in (False, True):
+        model = kind.build(**options, checkpoint_activations=checkpointed).train()
+        for key, parameter in model.named_parameters():
+            parameter.requires_grad_("embed" not in key)
+        results.append(loss_and_gradients(kind.loss, model)[1])
+    assert results[1].keys() == results[0].keys()
+    for parameter, gradient in results[0].items():
+        assert_close(results[1][parameter], gradient)
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,14 @@ def test_a_saved_state_goes_on_to_the_last_bit():
     assert torch.equal(one, other)
 
 
+def test_layers_are_not_dropped_from_a_stream():
+    model, stream = tiny_model(decoder_layerdrop=0.5).train(), Stream()
+    with pytest.raises(InputError, match="--decoder-layerdrop does not work with a stream.*model.eval()"):
+        model(text(5), stream=stream)
+    model.eval()(text(5), stream=stream)
+    assert stream.position == 5
+
+
 def test_a_saved_state_goes_to_where_the_model_is():
     """A checkpoint is read on the CPU, and its state is then moved to the device of the model."""
     model, stream, saved = tiny_model(), Stream(), Stream()

@@ -1,6 +1,7 @@
 """Decoder layers that are checkpointed or sharded compute the same, by both of their methods."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from tiny_luna import assert_close, tiny_model
 from tiny_models import language_model, language_model_loss, loss_and_gradients, translation_loss
 
 from luna_fairseq.models import fairseq_layers
+from luna_fairseq.modules.batch import Source
+from luna_fairseq.modules.memory import flatten_tensors
 
 BOTH = [(tiny_model, translation_loss), (language_model, language_model_loss)]
 
@@ -54,3 +57,16 @@ def test_a_copy_of_a_checkpointed_model_is_a_model_of_its_own(build, loss_of):
             parameter.zero_()
     assert_close(loss_and_gradients(loss_of, model)[0], before)
     assert abs(loss_and_gradients(loss_of, other)[0] - before) > 1e-3
+
+
+def test_a_recomputation_keeps_only_the_inputs_that_checkpointing_stores():
+    """With --offload-activations, these are copies on the CPU, and the original tensors are freed."""
+    mask = torch.zeros(2, 3, dtype=torch.bool)
+    kept = weakref.ref(mask)
+    tensors, rebuild = flatten_tensors((Source(mask, mask), None, 5))
+    assert len(tensors) == 1
+    del mask, tensors
+    assert kept() is None
+    other = torch.ones(1)
+    source, *others = rebuild([other])
+    assert source.padding_mask is source.packed_padding_mask is other and others == [None, 5]

@@ -40,3 +40,12 @@ def test_whole_sequences_need_a_packed_sequence_each():
     for compute in (attention, attention.weights):
         with pytest.raises(InputError, match="4 hypotheses cannot belong to 3 sentences"):
             compute(query, attention.read(packed))
+
+
+def test_hypotheses_of_a_sentence_attend_to_its_unpadded_rows_of_p():
+    attention, query = LunaCausalAttention(8, 2, untie_kv=True), torch.randn(5, 6, 8)
+    packed, mask = torch.randn(4, 3, 8), torch.arange(4) >= torch.tensor([4, 2, 1])[:, None]
+    repeated = packed.repeat_interleave(2, dim=1), mask.repeat_interleave(2, dim=0)
+    expected = attention.weights(query, attention.read(*repeated))
+    for found, weights in zip(attention.weights(query, attention.read(packed, mask)), expected):
+        torch.testing.assert_close(found, weights)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from old_torch import without_memory
 from tiny_luna import assert_close, batch, sentences, tiny_model
 
 from fairseq.modules import FairseqDropout, SinusoidalPositionalEmbedding
@@ -12,6 +13,7 @@ from luna_fairseq.modules import PackedEmbedding
 from luna_fairseq.modules.embedding import drop_words
 
 L, C = 5, 12
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 SINUSOIDAL = SinusoidalPositionalEmbedding.get_embedding
 
 
@@ -68,6 +70,30 @@ def test_the_parameter_is_not_changed_and_positions_are_not_saved():
     module(torch.tensor([3, 9]))[0].sum().backward()
     assert torch.equal(module.weight, before) and module.weight.grad.all()
     assert list(module.state_dict()) == ["weight"]
+
+
+def test_positions_survive_conversions_and_the_device_meta():
+    expected = tiny_model(torch.float32).encoder
+    tables = expected.packed_embedding.positions, expected.embed_positions.weights
+    source = batch(sentences((9, 4), 23))
+    rounded = tiny_model(torch.float32).encoder.bfloat16()
+    rounded(source)
+    with without_memory():
+        empty = tiny_model(torch.float32).encoder
+    for encoder in (rounded.float(), empty.to_empty(device="cpu")):
+        assert_close(encoder.packed_embedding.positions, tables[0], tolerance=1e-7)
+        assert_close(encoder.embed_positions.weights, tables[1], tolerance=1e-7)
+        encoder.load_state_dict(expected.state_dict())
+        assert torch.equal(*(x(source)["encoder_out"][0] for x in (encoder, expected)))
+
+
+@pytest.mark.skipif(TORCH < (2, 1), reason="load_state_dict has no assign")
+def test_positions_of_a_model_whose_weights_are_assigned():
+    with without_memory():
+        module = PackedEmbedding(L, C, positions=SINUSOIDAL)
+    other = PackedEmbedding(L, C, positions=SINUSOIDAL)
+    module.load_state_dict(other.state_dict(), assign=True)
+    assert torch.equal(module(torch.tensor([4]))[0], other(torch.tensor([4]))[0])
 
 
 def test_dropout_is_sampled_for_each_sentence():

@@ -5,19 +5,17 @@ import torch
 from attention_inputs import causal_inputs
 
 from luna_fairseq.anchored import pairs
+from luna_fairseq.modules import LunaCausalAttention
 from luna_fairseq.ops.causal_linear import chunk_causal_linear
 from luna_fairseq.ops.causal_luna import causal_luna
-from luna_fairseq.ops.causal_luna.decay import decay_totals
 
 _, K, _, A = causal_inputs(9)
-COUNT = torch.arange(1.0, 10).view(1, 1, 9, 1)
 CHOSEN = pairs.Gathered(torch.tensor([[0, 1], [2, 0]]))
 TABLE = torch.rand(3, 4, 5)
 
 # The function of one tensor, the shape of the tensor, and what the message says to use
 FUNCTIONS = {
     "causal": (lambda q: causal_luna(q, K, K, A), K.shape, 'Use backend="parallel" or "naive"'),
-    "decay": (lambda x: decay_totals(x - 2, COUNT, COUNT)[0], (2,), 'Use backend="parallel" or "naive"'),
     "linear": (lambda q: chunk_causal_linear(q, K, K), K.shape, "Use naive_causal_linear"),
     "scores": (lambda q: pairs.scores(CHOSEN, q, TABLE), (2, 5), "Use --packed-lookup 0"),
     "weighted sum": (lambda x: pairs.weighted_sum(CHOSEN, x, TABLE), (2, 8), "Use --packed-lookup 0"),
@@ -45,7 +43,22 @@ def test_second_derivatives_are_refused(function, shape, advice, way):
         way(function, x)
 
 
+@pytest.mark.parametrize("has_decay", [False, True])
 @pytest.mark.parametrize("backend", ["parallel", "naive"])
-def test_the_advised_backends_have_second_derivatives(backend):
-    inputs = [x.requires_grad_() for x in causal_inputs(3, batch=1)]
-    assert torch.autograd.gradgradcheck(lambda *x: causal_luna(*x, backend=backend), inputs, fast_mode=True)
+def test_the_advised_backends_have_second_derivatives(backend, has_decay):
+    decay = [torch.tensor([-0.3, -0.05], dtype=torch.float64)] if has_decay else []
+    inputs = [x.requires_grad_() for x in (*causal_inputs(3, batch=1), *decay)]
+
+    def compute(q, k, v, a, log_decay=None):
+        return causal_luna(q, k, v, a, backend=backend, log_decay=log_decay)
+
+    assert torch.autograd.gradgradcheck(compute, inputs, fast_mode=True)
+
+
+def test_attention_that_keeps_a_state_refuses_them_with_any_backend():
+    attention = LunaCausalAttention(8, 2, backend="parallel")
+    x = torch.rand(5, 2, 8)
+    memory = attention.read(torch.rand(3, 2, 8))
+    with pytest.raises(NotImplementedError, match="without a decoding state"):
+        gradient_penalty(lambda x: attention(x, memory, keep_state=True)[0], x)
+    gradient_penalty(lambda x: attention(x, memory)[0], x)

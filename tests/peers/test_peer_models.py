@@ -160,6 +160,22 @@ def test_recomputed_layers_read_the_target_places_of_their_own_batch():
         assert_close(gradients[1][name], expected)
 
 
+def test_checkpointed_layers_behind_frozen_embeddings_train_under_autocast():
+    source, target = (batch(words) for words in example())
+    peer = model(PeerTransformer, torch.float32, checkpoint_activations=True).train()
+    for parameter in (*peer.encoder.embed_tokens.parameters(), *peer.decoder.embed_tokens.parameters()):
+        parameter.requires_grad_(False)
+    dtypes = []
+    for layer in peer.encoder.layers:
+        layer.fc2.register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = peer(source, None, target)[0].float().pow(2).sum()
+    loss.backward()
+    assert [key for key, p in peer.named_parameters() if p.requires_grad and p.grad is None] == []
+    # The first layer, whose input needs no gradient, is not recomputed.
+    assert dtypes == [torch.bfloat16] * (2 * len(peer.encoder.layers) - 1)
+
+
 def test_roberta_with_softmax_attention_is_fairseqs():
     peer = model(PeerRoberta, task=LMTask())
     options = Namespace(**SIZES, untie_weights_roberta=False)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from luna_fairseq.ops.causal_luna.inputs import DERIVE_TWICE, count_positions
-from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
+from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
@@ -54,16 +53,15 @@ class _DecayTotals(Function):
 
     @staticmethod
     def forward(ctx: Any, log_decay: Tensor, count: Tensor, steps: Tensor) -> Tuple[Tensor, Tensor]:
-        log_decay = log_decay.view(-1, 1, 1)
-        rise = torch.expm1(log_decay)
-        inverse = rise / torch.expm1(log_decay * steps)
-        ctx.save_for_backward(rise, inverse, count, steps)
-        return inverse, log_decay.double() * count
+        inverse = inverse_decayed_counts(log_decay, steps)
+        # Only inputs and outputs are saved, and therefore autograd can derive the backward pass, too.
+        ctx.save_for_backward(log_decay, inverse, count, steps)
+        return inverse, log_decay.double().view(-1, 1, 1) * count
 
     @staticmethod
     def backward(ctx: Any, grad_inverse: Tensor, grad_total: Tensor) -> Tuple[Tensor, None, None]:
-        refuse_second_derivatives("Causal Luna attention", DERIVE_TWICE)
-        rise, inverse, count, steps = ctx.saved_tensors
+        log_decay, inverse, count, steps = ctx.saved_tensors
+        rise = torch.expm1(log_decay).view(-1, 1, 1)
         # The derivative of log(expm1(g) / expm1(g t)) is (1 - t / c) / expm1(g) + 1 - t, with c the count.
         slope = (1 - steps * inverse) / rise + (1 - steps)
         grad = (grad_inverse * inverse * slope).sum(dim=(0, 2, 3))

@@ -17,7 +17,7 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 # import cycle between triton.py and triton_kernels.py.
 BLOCK_L = 16
 # What to do about implementations without second derivatives
-DERIVE_TWICE = 'Use backend="parallel" or "naive" (--luna-backend)'
+DERIVE_TWICE = 'Use backend="parallel" or "naive" (--luna-backend), without a decoding state'
 # Up to this number of positions (the hypotheses of a sentence in decoding), copying heads takes less time
 # than the calls that avoid the copy.
 FEW_POSITIONS = 8
