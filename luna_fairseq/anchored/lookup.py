@@ -168,7 +168,6 @@ LOOKUP_FORMS = FormTable(
     "look-up attention",
     Form(
         "prepared",
-        "anchored/decoding_memory.py",
         "decoding on a CPU, layout whole (AnchoredCrossAttention.prepare)",
         "114 of 677 operator calls of a decoding step at base size",
         lambda tokens, number: isinstance(tokens, DecodingMemory),
@@ -176,7 +175,6 @@ LOOKUP_FORMS = FormTable(
     ),
     Form(
         "dense",
-        "anchored/dense.py",
         "layouts whole and numbered",
         "gathers and blocks: one softmax attention to the rows and all tokens",
         lambda tokens, number: isinstance(tokens, Tokens),
@@ -184,7 +182,6 @@ LOOKUP_FORMS = FormTable(
     ),
     Form(
         "split",
-        "anchored/lookup.py",
         "layout segments, short and long contexts in one batch, values can be read (a CPU, no graph)",
         "surplus segments of the long contexts",
         _should_split,
@@ -192,7 +189,6 @@ LOOKUP_FORMS = FormTable(
     ),
     Form(
         "segments",
-        "anchored/lookup.py",
         "otherwise",
         "nothing: one call for all contexts",
         otherwise,

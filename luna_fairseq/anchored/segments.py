@@ -93,7 +93,6 @@ LAYOUT_FORMS = FormTable(
     "layout of the tokens for a look-up",
     Form(
         "whole",
-        "anchored/dense.py",
         "padded length of at most 64, not in an exported graph",
         "the choice of segments: every query attends to all tokens",
         lambda call: not call.for_export and call.length <= DENSE_LENGTH,
@@ -101,7 +100,6 @@ LAYOUT_FORMS = FormTable(
     ),
     Form(
         "numbered",
-        "anchored/dense.py",
         "an exported graph, or at most 256 tokens and short contexts that need surplus segments",
         "half of the time of surplus segments at 256 tokens",
         lambda call: (
@@ -111,7 +109,6 @@ LAYOUT_FORMS = FormTable(
     ),
     Form(
         "segments",
-        "anchored/segments.py",
         "otherwise",
         "products with the tokens of segments that a query does not choose",
         otherwise,

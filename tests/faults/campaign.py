@@ -2,8 +2,8 @@
 
     python tests/faults/campaign.py --seed 1 [--part 0.1] [--only KIND ...] [--write docs/results/faults.md]
 
-The faults are kills, damaged files, bad input, malicious pickles, full disks and others. The campaign prints a
-table of counts. Its exit status is 0 only if no command failed. ``--write`` replaces the last section of a
+The faults are kills, damaged files, bad input, malicious pickles, full disks and others. The campaign prints
+a table of counts. Its exit status is 0 only if no command failed. ``--write`` replaces the last section of a
 page by the table.
 """
 
