@@ -1,8 +1,6 @@
 """Force every form of every operation on the same inputs: the form is taken, and the results are the same."""
 
 import time
-from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.benchmark.forms import CHOICES, FORM_TABLES, force_forms
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
 from luna_fairseq.ops.attention import softmax_attention
-from luna_fairseq.ops.causal_luna import causal_luna, triton_causal_luna
 
-PACKAGE = Path(triton_causal_luna.__code__.co_filename).parents[2]
 B, C, H, L, S, T = 3, 48, 2, 5, 43, 37
 TRITON = "causal=triton"
 PROJECTED = ("pack=projected", "unpack=projected")
@@ -130,15 +126,6 @@ def test_a_form_that_is_not_possible_is_not_taken():
     assert taken == ["projected"]
 
 
-@pytest.mark.parametrize("table", ["softmax", "causal"])
-def test_a_form_without_an_implementation_is_an_error(table, monkeypatch):
-    monkeypatch.setattr(FORM_TABLES[table], "choose", lambda *inputs, form=None: "planned")
-    q = random(2, 3, 7, 4)
-    compute = {"softmax": softmax_attention, "causal": partial(causal_luna, pack_weights=random(2, 3, 7, 5))}
-    with pytest.raises(NotImplementedError, match="planned"):
-        compute[table](q, q, q)
-
-
 def test_a_form_can_be_named_by_an_argument():
     q, k, v = random(2, 3, 7, 4), random(2, 3, 9, 4), random(2, 3, 9, 4)
     expected = softmax_attention(q, k, v)
@@ -160,8 +147,7 @@ def test_no_rule_reads_a_clock(monkeypatch):
 
 
 @pytest.mark.parametrize("table", FORM_TABLES.values(), ids=FORM_TABLES)
-def test_the_tables_name_files_of_the_package(table):
+def test_the_forms_of_a_table_have_names_and_descriptions(table):
     names = [form.name for form in table.forms]
     assert len(set(names)) == len(names) >= 2
-    for form in table.forms:
-        assert (PACKAGE / form.file).is_file() and form.condition and form.saves
+    assert all(form.condition and form.saves for form in table.forms)

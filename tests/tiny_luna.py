@@ -89,16 +89,17 @@ def dictionary(size):
 
 
 def build_perturbed(model, options, task, dtype=torch.float64, seed=0):
-    """Build a model of the class ``model`` in evaluation mode, and add noise to every parameter.
-
-    The noise makes sure that no bias is 0, no norm is 1, and no embedding of padding is 0.
-    """
+    """Build a model of the class ``model`` in evaluation mode, and perturb it."""
     torch.manual_seed(seed)
-    built = model.build_model(Namespace(**options), task)
+    return perturb(model.build_model(Namespace(**options), task)).to(dtype).eval()
+
+
+def perturb(module, scale=0.1):
+    """Add noise to every parameter, so that no bias is 0, no norm is 1, and no embedding of padding is 0."""
     with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return built.to(dtype).eval()
+        for parameter in module.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=scale)
+    return module
 
 
 def tiny_model(dtype=torch.float64, seed=0, task=None, **options):
@@ -126,9 +127,28 @@ def example(source_lengths=(9, 4, 6, 2), target_lengths=(5, 8, 1, 7), seed=0):
     return sentences(source_lengths, 23, seed), sentences(target_lengths, 19, seed + 1)
 
 
+def decode(model, source, target, steps=False):
+    """Return the logits of a target, computed step by step or in one call."""
+    with torch.no_grad():
+        encoded = model.encoder(source, source.ne(PAD).sum(dim=1))
+        if not steps:
+            return model.decoder(target, encoded)[0]
+        state, ends = {}, range(1, target.size(1) + 1)
+        parts = [model.decoder(target[:, :t], encoded, incremental_state=state)[0] for t in ends]
+        return torch.cat(parts, dim=1)
+
+
 def assert_close(actual, expected, dtype=torch.float64, tolerance=None):
     """Assert that the largest error is small relative to the largest expected value, or to 1 if larger."""
     tolerance = tolerance or {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
     assert actual.shape == expected.shape
     error = ((actual - expected).abs().max() / expected.abs().max().clamp(min=1)).item()
     assert error <= tolerance, f"relative error {error:.2e}"
+
+
+def assert_same_hypotheses(found, expected, names=("score", "positional_scores", "attention")):
+    assert [len(hypotheses) for hypotheses in found] == [len(hypotheses) for hypotheses in expected]
+    for one, other in zip(sum(found, []), sum(expected, [])):
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        for name in names:
+            torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=1e-6)

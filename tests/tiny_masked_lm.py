@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 import torch
-from tiny_luna import dictionary
+from tiny_luna import dictionary, perturb
 
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
@@ -56,7 +56,4 @@ def tiny_model(dtype=torch.float64, heads=HEADS, seed=0, **options):
     model = LunaMaskedLM.build_model(Namespace(**{**OPTIONS, **options}), Task())
     for head in heads:
         model.register_classification_head(head, num_classes=3)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model.to(dtype).eval()
+    return perturb(model).to(dtype).eval()

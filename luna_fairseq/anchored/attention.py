@@ -54,11 +54,9 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Cached keys and values for unpack attention, computed once per context. Unneeded fields are None.
 
-    The context of S tokens is divided into L segments of at most W tokens, one per row of the packed context.
-    Queries attend to the rows. In a look-up, they also attend to the tokens of a few segments, and in a
-    window to the tokens of neighbouring segments. The tokens are arranged by segment or, in a dense look-up,
-    in the order of the context. :class:`luna_fairseq.anchored.segments.Layout` describes ``padding_mask``,
-    ``position``, ``segment`` and ``is_short``.
+    Tokens are arranged by segment or, in a dense look-up, in the order of the context.
+    :class:`luna_fairseq.anchored.segments.Layout` describes ``padding_mask``, ``position``, ``segment`` and
+    ``is_short``.
 
     Shapes: batch size B, H heads of dimension K.
 
@@ -87,10 +85,7 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of Luna attention in which each row of the packed sequence P attends mainly to one segment.
-
-    Segments are runs of consecutive tokens that divide the context, one segment per row of P.
-    """
+    """Base class of Luna attention in which each row of P attends mainly to one segment."""
 
     needs_geometry = True
     reads_tokens = False
@@ -192,12 +187,11 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Self-attention of an encoder in which each row of the packed sequence P summarizes one input segment.
 
-    A segment is a run of consecutive tokens. In pack attention (P attends to the input), row i is biased
-    toward the tokens near the centre of segment i. The bias is -gamma times the distance in segment widths.
-    In unpack attention (the input attends to the rows), each token is biased toward the rows of nearby
-    segments in the same way. With ``window``, a token also attends to the tokens of neighbouring segments.
-    The other constructor arguments, and the arguments and results of a call, are the same as for
-    :class:`LunaAttention`.
+    In pack attention (P attends to the input), row i is biased toward the tokens near the centre of segment
+    i. The bias is -gamma times the distance in segment widths. In unpack attention (the input attends to the
+    rows), each token is biased toward the rows of nearby segments in the same way. With ``window``, a token
+    also attends to the tokens of neighbouring segments. The other constructor arguments, and the arguments
+    and results of a call, are the same as for :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
@@ -288,11 +282,10 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Cross-attention of a decoder in which each row of the packed sequence P summarizes one source segment.
 
-    A segment is a run of consecutive tokens. In pack attention (P attends to the source), row i is biased
-    toward the tokens near the centre of segment i. The bias is proportional to the distance. In unpack
-    attention, target queries attend to the rows. With ``lookup``, they also attend to the individual tokens
-    of a few segments. The other constructor arguments, and the arguments and results of a call, are the same
-    as for :class:`LunaAttention`.
+    In pack attention (P attends to the source), row i is biased toward the tokens near the centre of segment
+    i. The bias is proportional to the distance. In unpack attention, target queries attend to the rows. With
+    ``lookup``, they also attend to the individual tokens of a few segments. The other constructor arguments,
+    and the arguments and results of a call, are the same as for :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial factor gamma by which distances are multiplied in pack attention.
@@ -420,10 +413,10 @@ class AnchoredCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Attend from each query to the packed context and to the tokens of the segments chosen by the query.
 
-        A query chooses the ``self.lookup`` segments for whose rows it has the largest logits. In a context of
-        at most 64 tokens, queries attend to all tokens. The queries q are [B, H, T, K], and ``geometry``
-        holds target positions for the diagonal prior. Return the output [B, H, T, K], and the attention
-        weights over rows and tokens. The weights are None if ``need_weights`` is False.
+        A query chooses the ``self.lookup`` segments for whose rows it has the largest logits. The queries q
+        are [B, H, T, K], and ``geometry`` holds target positions for the diagonal prior. Return the output
+        [B, H, T, K], and the attention weights over rows and tokens. The weights are None if ``need_weights``
+        is False.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.key_place, first=memory.key.size(2))

@@ -1,8 +1,9 @@
 """Look-up attention: choose segments for each query, and attend to the tokens of the segments.
 
 The context is divided into L segments of at most W tokens (segments.py). A query chooses N segments, those
-whose rows in the packed context have the largest logits, and attends to their M = N * W tokens. Shapes: batch
-size B, H heads of dimension K, T queries.
+whose rows in the packed context have the largest logits, and attends to their M = N * W tokens. In a short
+context, of at most 64 tokens, queries attend to all tokens. Shapes: batch size B, H heads of dimension K, T
+queries.
 """
 
 from typing import NamedTuple, Optional
@@ -38,9 +39,9 @@ def read_chosen(
     ``number`` segments with the largest logits in ``rows`` [B, H, T, L]. ``packed_padding_mask`` [B, L] is
     True at segments that must not be chosen.
 
-    In a context of at most 64 tokens, queries attend to all tokens, which fill the first segments. If these
-    are more than ``number`` segments, queries of longer contexts in the batch choose as many, but attend only
-    to the best ``number`` of them. The others are masked.
+    The tokens of a short context fill the first segments. If these are more than ``number`` segments, queries
+    of longer contexts in the batch choose as many, but attend only to the best ``number`` of them. The others
+    are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -57,9 +58,6 @@ def read_chosen(
 
 class ChosenTokens(NamedTuple):
     """Tokens of the N text segments that each query has chosen and attends to.
-
-    A segment is a run of at most W consecutive tokens, so a query attends to M = N * W tokens. Shapes: batch
-    size B, H heads of dimension K, T queries.
 
     Attributes:
         segments: keys and values of the tokens of all segments.

@@ -44,10 +44,9 @@ class Needs(NamedTuple):
 class ContextGeometry(NamedTuple):
     """Distances and positions of the tokens in a batch of contexts, shared by all layers.
 
-    The context of S tokens is divided into L segments, runs of consecutive tokens, and row i of the packed
-    sequence P summarizes segment i. Distances are in units of the segment width. They are relative: the
-    nearest token (or row) has distance 0. Positions are in tokens from the start of the context. Fields that
-    are not needed are None. Shapes: batch size B, H heads.
+    Distances are in units of the segment width. They are relative: the nearest token (or row) has distance 0.
+    Positions are in tokens from the start of the context. Fields that are not needed are None. Shapes: batch
+    size B, H heads.
 
     Attributes:
         pack_distance: distance [B, H, L, S] from the centre of each segment to each token.

@@ -88,9 +88,6 @@ def naive_lookup_attention(
 class LookedUp(NamedTuple):
     """Output [B, H, T, K] and attention weights of look-up attention, for T queries and H heads.
 
-    Queries attend to L rows of the packed context, and to the tokens of N segments that they have chosen. A
-    segment is a run of at most W tokens.
-
     Attributes:
         row_weights: weights [B, H, T, L] of the rows.
         token_weights: weights [B, H, T, N, W] of the tokens in the N chosen segments.
@@ -116,10 +113,8 @@ def lookup_attention(
 ) -> LookedUp:
     """Compute look-up attention from tokens that are arranged by segment.
 
-    The context is divided into L segments, runs of at most W tokens. Each of the L rows of the packed context
-    summarizes a segment. Queries attend to all rows, and to the tokens of the ``number`` segments whose rows
-    have the largest logits. In a context of at most 64 tokens, queries attend to all tokens. A query has at
-    most L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up to rounding.
+    A query has at most L + max(number * W, 64 + W) keys. The result equals :func:`naive_lookup_attention` up
+    to rounding.
 
     The queries q [B, H, T, K] are unscaled. k and v [B, H, L, K] are the keys and values of the rows, and
     ``segments`` holds the keys and values of the tokens. The bias ``gate`` [H] is added to the logits of the
@@ -168,7 +163,6 @@ LOOKUP_FORMS = FormTable(
     "look-up attention",
     Form(
         "prepared",
-        "anchored/decoding_memory.py",
         "decoding on a CPU, layout whole (AnchoredCrossAttention.prepare)",
         "114 of 677 operator calls of a decoding step at base size",
         lambda tokens, number: isinstance(tokens, DecodingMemory),
@@ -176,7 +170,6 @@ LOOKUP_FORMS = FormTable(
     ),
     Form(
         "dense",
-        "anchored/dense.py",
         "layouts whole and numbered",
         "gathers and blocks: one softmax attention to the rows and all tokens",
         lambda tokens, number: isinstance(tokens, Tokens),
@@ -184,7 +177,6 @@ LOOKUP_FORMS = FormTable(
     ),
     Form(
         "split",
-        "anchored/lookup.py",
         "layout segments, short and long contexts in one batch, values can be read (a CPU, no graph)",
         "surplus segments of the long contexts",
         _should_split,
@@ -192,7 +184,6 @@ LOOKUP_FORMS = FormTable(
     ),
     Form(
         "segments",
-        "anchored/lookup.py",
         "otherwise",
         "nothing: one call for all contexts",
         otherwise,
@@ -214,11 +205,10 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output [B, H, T, K] of look-up attention for a batch that may have short and long contexts.
 
-    Queries attend to the packed context, and to the tokens of ``number`` segments or, in a short context (at
-    most 64 tokens), to all tokens. If a short context may fill more than ``number`` segments, short and long
-    contexts are computed separately, so that long contexts do not become slower. On a GPU or in a compiled or
-    exported graph, the batch is not split, because the number of short contexts is not known in advance.
-    ``gate`` [H] is a bias of the token logits. :func:`lookup_attention` describes the other arguments.
+    If a short context may fill more than ``number`` segments, short and long contexts are computed
+    separately, so that long contexts do not become slower. On a GPU or in a compiled or exported graph, the
+    batch is not split, because the number of short contexts is not known in advance. ``gate`` [H] is a bias
+    of the token logits. :func:`lookup_attention` describes the other arguments.
     """
     if LOOKUP_FORMS.choose(segments, number) == "segments":
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal

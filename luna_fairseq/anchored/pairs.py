@@ -43,12 +43,11 @@ PAIR_FORMS = FormTable(
     "products of queries with the tokens of their segments",
     Form(
         "gathered",
-        "anchored/pairs.py",
         "fewer than two queries for an average segment",
         "sorting the pairs; the tokens are copied for every query",
         lambda segment, R: segment.numel() < 2 * R,
     ),
-    Form("blocks", "anchored/pairs.py", "otherwise", "copies of the tokens for every query", otherwise),
+    Form("blocks", "otherwise", "copies of the tokens for every query", otherwise),
 )
 
 

@@ -47,8 +47,7 @@ def anchor_distances(
 ) -> Tensor:
     """Compute the float32 distances [B, H, L, S] from the centre of each text segment to each token.
 
-    The S tokens are divided into one segment for each of L rows of the packed sequence. Distances are
-    multiples of the segment width. The centres differ between the H = ``num_heads`` heads.
+    Distances are multiples of the segment width. The centres differ between the H = ``num_heads`` heads.
     context_padding_mask [B, S] and packed_padding_mask [B, L] are True at padding. ``place`` is the result of
     :func:`token_places_in_segments`, if it has already been computed.
     """

@@ -33,9 +33,6 @@ MASKED_DENSE_LENGTH = 256
 class Layout(NamedTuple):
     """Arrangement of the S context tokens for look-up attention: by segment as [L, W], or dense.
 
-    A segment is a run of at most W tokens, one per row of the packed sequence P. A dense layout keeps the
-    order of the context. Shapes: batch size B.
-
     Attributes:
         position: position [B, L, W] of each token of each segment in the context. None in a dense layout.
         padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, a mask [B, L + S],
@@ -43,8 +40,8 @@ class Layout(NamedTuple):
         segment: segment index [B, L + S] of each key in a dense layout. A query attends to a key only if the
             query has chosen the segment. All queries attend to keys with index -1, such as the rows of P. If
             None, every query attends to all keys.
-        is_short: mask [B], True for short contexts (at most 64 tokens), whose tokens fill the first segments.
-            None in a dense layout. It may also be None if no context is short.
+        is_short: mask [B], True for short contexts, whose tokens fill the first segments. None in a dense
+            layout. It may also be None if no context is short.
     """
 
     position: Optional[Tensor]
@@ -54,7 +51,7 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B], True for contexts of at most 64 tokens, in which queries attend to all tokens."""
+    """Return a mask [B], True for short contexts."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
@@ -75,15 +72,12 @@ class LayoutCall(NamedTuple):
         return self.context_padding_mask.size(1)
 
     def needs_more_segments(self) -> bool:
-        """Return True if the 64 tokens of a short context need more segments than a query chooses.
-
-        Queries attend to all tokens of a short context.
-        """
+        """Return True if the 64 tokens of a short context need more segments than a query chooses."""
         W = max_segment_tokens(self.length, self.num_rows)
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if any context in the batch has at most 64 tokens, or if the lengths are unknown.
+        """Return True if any context in the batch is short, or if the lengths are unknown.
 
         They are unknown while torch captures a graph, because the values of the mask cannot be read.
         """
@@ -94,7 +88,6 @@ LAYOUT_FORMS = FormTable(
     "layout of the tokens for a look-up",
     Form(
         "whole",
-        "anchored/dense.py",
         "padded length of at most 64, not in an exported graph",
         "the choice of segments: every query attends to all tokens",
         lambda call: not call.for_export and call.length <= DENSE_LENGTH,
@@ -102,7 +95,6 @@ LAYOUT_FORMS = FormTable(
     ),
     Form(
         "numbered",
-        "anchored/dense.py",
         "an exported graph, or at most 256 tokens and short contexts that need surplus segments",
         "half of the time of surplus segments at 256 tokens",
         lambda call: (
@@ -112,7 +104,6 @@ LAYOUT_FORMS = FormTable(
     ),
     Form(
         "segments",
-        "anchored/segments.py",
         "otherwise",
         "products with the tokens of segments that a query does not choose",
         otherwise,
@@ -152,7 +143,7 @@ def find_layout(
 def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the segment index [B, L + S] of each key. It is -1 for keys that every query attends to.
 
-    The L rows of P always get -1, and the S tokens get -1 in contexts of at most 64 tokens.
+    The L rows of P always get -1, and the S tokens get -1 in short contexts.
     """
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     segment = segment.masked_fill(is_short_context(context_padding_mask)[:, None], -1)
@@ -177,9 +168,8 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 class Segments(NamedTuple):
     """Keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
 
-    The context is divided into L segments, runs of at most W tokens. :class:`Layout` describes
-    ``padding_mask`` and ``is_short``. ``place`` is the position [B, L, W] of each token's centre, in tokens
-    from the start of the context.
+    :class:`Layout` describes ``padding_mask`` and ``is_short``. ``place`` is the position [B, L, W] of each
+    token's centre, in tokens from the start of the context.
     """
 
     key: Tensor

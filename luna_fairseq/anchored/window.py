@@ -26,9 +26,7 @@ from luna_fairseq.ops.attention import masked_softmax
 class Window(NamedTuple):
     """Positions, distances and masks for window attention, computed once per batch for all layers.
 
-    The context of S tokens is divided into L segments, runs of at most W consecutive tokens. A token attends
-    to L rows, which summarize the segments, and to the tokens of a window of N segments, centred on the
-    token's own segment. A token thus has L + N * W keys, rows first. Shapes: batch size B.
+    The L + N * W keys of a token are the rows, then the tokens of its window. Shapes: batch size B.
 
     Attributes:
         position: position [B, L, W] of each token of each segment in the context.
@@ -60,10 +58,6 @@ def naive_window_attention(
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention by its formula, as a reference for tests.
-
-    Each token attends to the L rows of the packed context, which summarize runs of tokens (segments). The
-    token also attends to the tokens of ``number`` segments, centred on its own segment. The logit of a key is
-    reduced by ``strength`` [H] times its distance.
 
     q, token_k and token_v [B, H, S, K] are the queries, keys and values of the tokens, and k and v
     [B, H, L, K] the keys and values of the rows. The masks [B, S] and [B, L] are True at padding. Return the

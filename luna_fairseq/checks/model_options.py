@@ -6,7 +6,7 @@ weights trained with one value give different outputs with another. fairseq's ow
 metadata, so the metadata of this package's options with the same names apply.
 """
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Tuple
 
@@ -30,6 +30,14 @@ def plain_options(config: Any) -> Dict[str, Any]:
         config = OmegaConf.to_container(config, resolve=False)
     items = config if isinstance(config, Mapping) else vars(config)
     return {name: getattr(value, "value", value) for name, value in items.items()}
+
+
+def get_option(config: Any, name: str) -> Any:
+    """Return the value of an option in a checkpoint's configuration, or None if the option is missing."""
+    # get() raises for a missing option in omegaconf 2.0.
+    if name not in config:
+        return None
+    return getattr(config, name) if isinstance(config, Namespace) else config[name]
 
 
 def model_name(options: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import PRECISION, check_same_run, parse_options, select_fixed_options
+from luna_fairseq.files.same_run import check_same_run, parse_options, select_fixed_options
 
 PROGRAM = "luna-train"
 # Beginnings of the options of fairseq-train with which a run may change its other options.
@@ -88,7 +88,7 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str], precis
         for name, value in fixed.items()
         if name not in ("--fp16", "--bf16", "--fp32") and not name.startswith(_NEW_START)
     }
-    options[PRECISION] = f"--{precision}"
+    options["precision"] = f"--{precision}"
     dataset = recipe.settings["dataset"]
     if not dataset.get("max_tokens") and "--update-freq" not in options:
         # --update-freq follows the batch size per GPU, so the size of the whole batch stays the same.

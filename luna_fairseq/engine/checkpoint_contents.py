@@ -2,7 +2,7 @@
 
 Checkpoints store information about the run that saved them: task, languages, options and dictionary
 fingerprints. This information is compared with the task and the run that load the checkpoint. See
-:mod:`luna_fairseq.checks.same_training`. The first argument of a replacement is the original function.
+:mod:`luna_fairseq.checks.same_training`.
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """fairseq patches ``checkpoint-classes`` and ``whole-files``, for loading and saving checkpoints.
 
 The first patch lets torch.load read NumPy and argparse objects in checkpoints. The second ensures that no
-incomplete file is left behind. The first argument of a replacement is the original function.
+incomplete file is left behind.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """fairseq patches ``one-plugin`` and ``our-options``: import plugins only once, and check and extend options.
 
 The patches take effect when a fairseq command starts.
-The first argument of a replacement is the original function.
 """
 
 import ast

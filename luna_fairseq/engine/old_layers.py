@@ -1,6 +1,6 @@
 """fairseq patch ``old-layers``: remove duplicate weights and an uninitialized buffer of fairseq 0.12.2.
 
-Later fairseq versions have neither. The first argument of a replacement is the original function.
+Later fairseq versions have neither.
 """
 
 from typing import Any

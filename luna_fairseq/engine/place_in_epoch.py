@@ -1,6 +1,6 @@
 """fairseq patch ``place-in-epoch``: a resumed run continues its epoch after the last processed batch.
 
-This also works if the number of processes has changed. The first argument of a replacement is the original.
+This also works if the number of processes has changed.
 """
 
 import inspect

@@ -1,7 +1,6 @@
 """fairseq patch ``half-precision``: save float32 weights in --fp16 and --bf16 runs.
 
 The patch also disables fairseq's clipping of the total gradient norm for optimizers that clip each gradient.
-The first argument of a replacement is the original function.
 """
 
 from typing import Any, Dict

@@ -1,6 +1,6 @@
 """fairseq patch ``processes``: distributed training on CPUs and under torchrun.
 
-If one process fails, all are terminated. The first argument of a replacement is the original function.
+If one process fails, all are terminated.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """fairseq patch ``starting-point``: choose the checkpoint to start training from.
 
 The patch also ensures that no other training run uses the checkpoint folder and that the validation data can
-be loaded. The first argument of a replacement is the original function.
+be loaded.
 """
 
 import copy

@@ -6,8 +6,6 @@ still happens, so that a resumed run is identical to an uninterrupted run. SIGHU
 
 All processes of a run stop after the same update. fairseq sums statistics over the processes in every update,
 and this module adds one more number to the sum: 1 for a process that has received a signal.
-
-The first argument of a replacement is the original function.
 """
 
 import copy

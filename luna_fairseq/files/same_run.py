@@ -13,7 +13,6 @@ from luna_fairseq.files.sole_writer import lock_folder
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
-PRECISION = "precision"  # entry of the record of luna-train, such as "--bf16"
 # Options of fairseq-train that may change when a run is resumed. The options of models that may change are
 # marked in their dataclasses.
 _DURATION = {
@@ -66,9 +65,7 @@ def check_same_run(
         lock_folder(folder)
     path = folder / RECORD
     is_resumed = not is_new and path.is_file() and any((folder / name).is_file() for name in results)
-    # Earlier versions did not record the precision.
-    before = {PRECISION: identity.get(PRECISION, ""), **_read(path)} if is_resumed else {}
-    changes = differences(before, {PRECISION: "", **identity}) if is_resumed else []
+    changes = differences(_read(path), identity) if is_resumed else []
     if changes:
         raise InputError(
             f"{folder} has a run with other options or data ({'; '.join(changes)}). Give the same, "

@@ -4,6 +4,7 @@ A :class:`ModelKind` describes how to convert one type of model, such as transla
 function derives the fields of config.json from the fairseq model.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
@@ -16,6 +17,7 @@ from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.adapters import ACTIVATIONS
 from luna_fairseq.huggingface.configuration_luna import DECODER_DEFAULTS, DEFAULTS, LunaDecoderConfig
+from luna_fairseq.models.fairseq_layers import get_option
 from luna_fairseq.models.luna import LunaModel
 from luna_fairseq.models.luna_classifier import LunaClassifier
 from luna_fairseq.models.luna_lm import LunaLanguageModel
@@ -39,13 +41,8 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
     """
     options = {}
     for name in names:
-        side, _, rest = name.partition("_")
-        if name.startswith("quant_noise_"):
-            options[name] = getattr(cfg.quant_noise, name[len("quant_noise_") :])
-        elif side in ("encoder", "decoder") and hasattr(getattr(cfg, side), rest):
-            options[name] = getattr(getattr(cfg, side), rest)
-        elif hasattr(cfg, name):
-            options[name] = getattr(cfg, name)
+        with suppress(AttributeError):
+            options[name] = get_option(cfg, name)
     return options
 
 

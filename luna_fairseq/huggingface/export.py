@@ -134,11 +134,11 @@ def convert_checkpoint(
             'The export needs transformers and safetensors. Run pip install "luna_fairseq[huggingface]"'
         ) from error
     from luna_fairseq.huggingface.checkpoint import load
-    from luna_fairseq.models.ema import ema_checkpoint
+    from luna_fairseq.models.ema import ema_copies
 
     logging.disable_progress_bar()
-    with ema_checkpoint(path, ema) as file:
-        checkpoint = load(file, data)
+    with ema_copies(path.parent, [path.name] if ema else []) as copies:
+        checkpoint = load(copies / path.name if ema else path, data)
     kind = conversion.find_kind(checkpoint.model, _choose_head(checkpoint.model, head))
     identity = stored_identity(checkpoint.state)
     _check_task(path, identity)
@@ -217,9 +217,7 @@ def write_tokenizer(tokenizer: Any, folder: Path) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-main = console_script(
-    PROGRAM, build_parser, lambda args: _export(args), path_argument="folder", hides_log=True
-)
+main = console_script(PROGRAM, build_parser, _export, path_argument="folder", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -187,9 +187,7 @@ def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None
         )
 
 
-main = console_script(
-    PROGRAM, build_parser, lambda args: _export(args), path_argument="folder", hides_log=True
-)
+main = console_script(PROGRAM, build_parser, _export, path_argument="folder", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -187,7 +187,7 @@ def _import(args: argparse.Namespace) -> None:
     print(args.path)
 
 
-main = console_script(PROGRAM, build_parser, lambda args: _import(args), path_argument="path", hides_log=True)
+main = console_script(PROGRAM, build_parser, _import, path_argument="path", hides_log=True)
 
 
 if __name__ == "__main__":

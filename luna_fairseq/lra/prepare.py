@@ -19,10 +19,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, Set
+from typing import Any, Callable, Dict, Iterable, Iterator, Set, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser, Number, random_seed
 from luna_fairseq.commands.reporting import console_script
@@ -162,44 +161,42 @@ def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
     return write_tokens(folder, VOCABULARY, 10, _show_progress(examples, args))
 
 
-def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the IMDB reviews as byte sequences to ``folder``. Return their counts by split and class."""
+def _prepare_published(args: argparse.Namespace, folder: Path) -> Counts:
+    """Convert the published archive of a task, and write its examples to ``folder``. Return their counts."""
     from luna_fairseq.lra import published
-    from luna_fairseq.lra.writing import write_tokens
+    from luna_fairseq.lra.writing import write_images, write_tokens
 
-    print("text: the test set is also the validation set, as in the published benchmark")
-    with _open_archive(args, published.IMDB) as archive:
-        examples = published.read_imdb(archive, args.max_length or MAX_BYTES)
-        return write_tokens(folder, BYTES, 2, _show_progress(examples, args))
-
-
-def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the AAN paper pairs as byte sequences to ``folder``. Return their counts by split and class."""
-    from luna_fairseq.lra import published
-    from luna_fairseq.lra.writing import write_tokens
-
-    with _open_archive(args, published.LRA_RELEASE) as archive:
-        examples = published.read_aan(archive, args.max_length or MAX_BYTES)
-        return write_tokens(folder, BYTES, 2, _show_progress(examples, args), pairs=True)
-
-
-def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the CIFAR-10 images in grayscale to ``folder``. Return their counts by split and class."""
-    from luna_fairseq.lra import published
-    from luna_fairseq.lra.writing import write_images
-
-    with _open_archive(args, published.CIFAR10) as archive:
-        return write_images(folder, 10, _show_progress(published.read_cifar10(archive), args))
-
-
-def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the Pathfinder images of width ``side`` to ``folder``. Return their counts by split and class."""
-    from luna_fairseq.lra import published
-    from luna_fairseq.lra.writing import write_images
-
-    with _open_archive(args, published.LRA_RELEASE) as archive:
-        examples = published.read_pathfinder(archive, side, folder / "all.raw")
-        return write_images(folder, 2, _show_progress(examples, args))
+    length, raw = args.max_length or MAX_BYTES, folder / "all.raw"
+    # Task: archive, function that reads its examples, function that writes them.
+    conversions: Dict[str, Tuple[RemoteFile, Callable[..., Iterable], Callable[..., Counts]]] = {
+        "text": (
+            published.IMDB,
+            partial(published.read_imdb, max_length=length),
+            partial(write_tokens, folder, BYTES, 2),
+        ),
+        "retrieval": (
+            published.LRA_RELEASE,
+            partial(published.read_aan, max_length=length),
+            partial(write_tokens, folder, BYTES, 2, pairs=True),
+        ),
+        "image": (published.CIFAR10, published.read_cifar10, partial(write_images, folder, 10)),
+        "pathfinder32": (
+            published.LRA_RELEASE,
+            partial(published.read_pathfinder, side=32, raw=raw),
+            partial(write_images, folder, 2),
+        ),
+        "pathfinder128": (
+            published.LRA_RELEASE,
+            partial(published.read_pathfinder, side=128, raw=raw),
+            partial(write_images, folder, 2),
+        ),
+    }
+    remote, read, write = conversions[args.task]
+    if args.task == "text":
+        print("text: the test set is also the validation set, as in the published benchmark")
+    archive = fetch(remote, args.archives, args.mirror)
+    with reporting_damage(archive):
+        return write(examples=_show_progress(read(archive), args))
 
 
 def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
@@ -214,11 +211,11 @@ def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
 
 TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
     "listops": _prepare_listops,
-    "text": _prepare_text,
-    "retrieval": _prepare_retrieval,
-    "image": _prepare_image,
-    "pathfinder32": partial(_prepare_pathfinder, 32),
-    "pathfinder128": partial(_prepare_pathfinder, 128),
+    "text": _prepare_published,
+    "retrieval": _prepare_published,
+    "image": _prepare_published,
+    "pathfinder32": _prepare_published,
+    "pathfinder128": _prepare_published,
     "pathfinder32-regenerated": _prepare_regenerated,
 }
 
@@ -227,14 +224,6 @@ def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
     """Return the number of examples to generate per split, by default the benchmark's."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
-
-
-@contextmanager
-def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that fetches a published archive and yields its path. Damage raises InputError."""
-    path = fetch(file, args.archives, args.mirror)
-    with reporting_damage(path):
-        yield path
 
 
 def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:

@@ -43,23 +43,7 @@ _OWN = (
 
 @dataclass
 class FineTuningOptions:
-    """Options of luna-finetune, which fine-tunes a checkpoint with several hyperparameter settings.
-
-    Attributes:
-        task: name of the task, such as "RTE".
-        data: folder of the prepared task.
-        pretrained: checkpoint from which every run starts.
-        out: folder to write to.
-        sweep: "search", "table-9", or None for the default of the task.
-        batch_sizes: numbers of examples per update. None for the values of the sweep.
-        lrs: learning rates. None for the values of the sweep.
-        at_a_time: number of examples that fit into memory.
-        epochs: maximum number of epochs.
-        patience: number of epochs without improvement after which a run ends.
-        head: name of the classification head.
-        seed: seed of the runs.
-        train: additional arguments of fairseq-train.
-    """
+    """Options of luna-finetune, which ``--help`` explains."""
 
     task: str
     data: Path

@@ -26,16 +26,7 @@ EXAMPLE = f"{PROGRAM} RTE glue/RTE --vocabulary data --destdir rte-data"
 
 @dataclass
 class TaskOptions:
-    """Options of luna-prepare-task, which converts the published files of a task for fairseq.
-
-    Attributes:
-        task: name of the task, such as "RTE".
-        folder: folder of the task's published files.
-        vocabulary: folder with dict.txt and the tokenizer of the pretrained model.
-        destdir: folder to write to.
-        max_unknown: maximum percentage of unknown tokens in a split.
-        workers: number of processes.
-    """
+    """Options of luna-prepare-task, which ``--help`` explains."""
 
     task: str
     folder: Path

@@ -28,20 +28,9 @@ EXAMPLE = f"{PROGRAM} --train train.txt --valid valid.txt --vocab-size 8000 --de
 
 @dataclass
 class TextOptions:
-    """Options of luna-prepare-text: the text to prepare, and its encoding.
+    """Options of luna-prepare-text, which ``--help`` explains.
 
-    Attributes:
-        train: files of the training text.
-        valid: files of the validation text.
-        destdir: folder to write to.
-        test: files of the test text.
-        vocab_size: number of subwords of the encoding to learn. None for GPT-2's encoding.
-        gpt2_encoder_json: GPT-2's encoder.json.
-        gpt2_vocab_bpe: GPT-2's vocab.bpe.
-        dict: dictionary to use. None for a dictionary of all subwords.
-        shards: number of parts into which the training text is divided.
-        max_unknown: maximum percentage of unknown tokens in a split.
-        workers: number of processes.
+    ``vocab_size`` is None for GPT-2's encoding.
     """
 
     train: Sequence[Path]

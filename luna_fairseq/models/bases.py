@@ -230,11 +230,6 @@ class SentenceModel(PluginModel, RobertaModel):
                     module.reset_projections()
 
     @classmethod
-    def hub_models(cls) -> Dict[str, str]:
-        """Return {}, because no pretrained models of this class are available for download."""
-        return {}
-
-    @classmethod
     def from_pretrained(
         cls,
         model_name_or_path: str,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterable, Iterator
 
 from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
@@ -38,14 +38,12 @@ def write_ema(path: Path, to: Path) -> None:
 
 
 @contextmanager
-def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
-    """Context manager that yields a temporary copy of a checkpoint, with moving averages as its weights.
+def ema_copies(folder: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Context manager that yields a temporary folder with copies of the checkpoints ``names`` in ``folder``.
 
-    If ``use_average`` is False, ``path`` itself is yielded.
+    Moving averages replace the weights of the copies.
     """
-    if not use_average:
-        yield path
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        write_ema(path, Path(folder) / path.name)
-        yield Path(folder) / path.name
+    with tempfile.TemporaryDirectory() as temporary:
+        for name in names:
+            write_ema(folder / name, Path(temporary) / name)
+        yield Path(temporary)

@@ -5,14 +5,11 @@ The interface extends fairseq's generator hub with input checks, alignments, doc
 
 import copy
 import os
-import tempfile
 from argparse import Namespace
-from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from itertools import chain
-from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -25,7 +22,7 @@ from luna_fairseq.checks.names import check_overrides, suggest_name
 from luna_fairseq.checks.options import SOURCE_OPTIONS, ParsedOptions, check_int8_precision, check_shortlist
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
-from luna_fairseq.models.ema import write_ema
+from luna_fairseq.models.ema import ema_copies
 from luna_fairseq.models.stream import Stream
 from luna_fairseq.models.tokenizers import (
     find_folders,
@@ -260,18 +257,6 @@ class LanguageModelHub(GeneratorHub):
         return self.models[0]
 
 
-@contextmanager
-def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that yields a temporary folder with copies of the checkpoints ``names`` in ``folder``.
-
-    The averages of ``--store-ema`` replace the weights. ``names`` are file names separated by ``:``.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        for name in names.split(os.pathsep):
-            write_ema(folder / name, Path(temporary) / name)
-        yield temporary
-
-
 def from_pretrained(
     model_name_or_path: str,
     checkpoint_file: str = "model.pt",
@@ -308,8 +293,9 @@ def from_pretrained(
         find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer
         kwargs = {**find(folders), **kwargs}
     if ema:
-        with _folder_of_averages(folders[0], checkpoint_file) as folder:
-            loaded = hub_utils.from_pretrained(folder, checkpoint_file, str(folders[1].absolute()), **kwargs)
+        with ema_copies(folders[0], checkpoint_file.split(os.pathsep)) as copies:
+            paths = str(copies), checkpoint_file, str(folders[1].absolute())
+            loaded = hub_utils.from_pretrained(*paths, **kwargs)
     else:
         paths = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
         loaded = hub_utils.from_pretrained(*paths, **kwargs)

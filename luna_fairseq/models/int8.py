@@ -6,8 +6,9 @@ sentence depend on the other sentences in the batch. :class:`Linear8` uses a sep
 
 import copy
 import warnings
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Optional, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,14 @@ from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 # Inputs are divided by their largest magnitude. The 8-bit levels 0 to 255 then represent -1.004 to 0.996.
 STEP, ZERO = 2 / 255, 128
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Context manager that hides torch's warning that quantized tensors are deprecated."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def quantise(model: nn.Module) -> None:
@@ -64,8 +73,7 @@ class OneDnnWeight:
 def has_onednn_product() -> bool:
     """Return True if this torch can multiply 8-bit matrices with oneDNN (torch 2.2 or newer)."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch deprecates quantised tensors, and says so once
+        with without_warnings():
             OneDnnWeight(quantise_matrix(torch.ones(2, 8))).multiply(torch.ones(1, 8))
     except (AttributeError, RuntimeError, TypeError):
         return False
@@ -105,7 +113,6 @@ LINEAR8_FORMS = FormTable(
     "product in 8 bits",
     Form(
         "onednn",
-        "models/int8.py",
         "AMX when the layer was built, at least 16 vectors, and at least 64 inputs",
         "saves three quarters of the time for 80 vectors times 512 x 32,000",
         lambda x, layer: (
@@ -117,13 +124,12 @@ LINEAR8_FORMS = FormTable(
     ),
     Form(
         "fbgemm",
-        "models/int8.py",
         "otherwise, with torch 2.3 or newer on an x86 CPU",
         "calls: the inputs are rounded within the product",
         lambda x, layer: has_fbgemm_product(),
         lambda x, layer: has_fbgemm_product(),
     ),
-    Form("dynamic", "models/int8.py", "otherwise", "nothing: it works with every torch", otherwise),
+    Form("dynamic", "otherwise", "nothing: it works with every torch", otherwise),
 )
 
 
@@ -160,8 +166,7 @@ class Linear8(nn.Module):
 
         The unpacked weights are cached for later calls.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch deprecates quantised tensors
+        with without_warnings():
             levels, scales = (x.index_select(0, outputs) for x in self.unpack())
             zeros = torch.zeros(len(outputs), dtype=torch.long)
             weight = torch._make_per_channel_quantized_tensor(levels, scales, zeros, 0)
@@ -173,8 +178,7 @@ class Linear8(nn.Module):
     def unpack(self) -> Tuple[Tensor, Tensor]:
         """Return the integer weight [out_features, in_features] and scales [out_features], and cache both."""
         if self.unpacked is None:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch deprecates quantised tensors
+            with without_warnings():
                 weight, _ = torch.ops.quantized.linear_unpack(self.packed)
                 self.unpacked = weight.int_repr(), weight.q_per_channel_scales()
         return self.unpacked
@@ -221,8 +225,7 @@ def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
     # With 7 bits, the largest weight is rounded to 63 or 64. Two products with 255 then fit into 16 bits.
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch deprecates quantised tensors
+    with without_warnings():
         return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
 
 

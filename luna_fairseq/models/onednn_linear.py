@@ -70,13 +70,12 @@ LINEAR_FORMS = FormTable(
     "linear layer of a prepared model in float32",
     Form(
         "onednn",
-        "models/onednn_linear.py",
         "a copy of the current weights (use_onednn), a CPU, float32, no gradients, no graph",
         "half of the time with 5 vectors: the weight is not reordered in every call",
         _can_multiply,
         _can_multiply,
     ),
-    Form("plain", "models/onednn_linear.py", "otherwise", "the memory of the copy", otherwise),
+    Form("plain", "otherwise", "the memory of the copy", otherwise),
 )
 
 

@@ -183,8 +183,7 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
         An instance of ``options_class``.
 
     Example:
-        >>> config = {**dict.fromkeys(configuration_names(EncoderOptions), False), "encoder_layers": 6}
-        >>> options_from(EncoderOptions, config.get, sentence_encoder=True).num_layers
+        >>> options_from(EncoderOptions, {"encoder_layers": 6}.get, sentence_encoder=True).num_layers
         6
     """
     values = {}
@@ -193,15 +192,6 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
             found = [read(source) for source in _names_in_configuration(options_class, name)]
             values[name] = CONVERSIONS[name](*found) if name in CONVERSIONS else found[0]
     return options_class(**values, **given)
-
-
-def configuration_names(options_class: Any) -> Tuple[str, ...]:
-    """Return the names of the configuration options that :func:`options_from` reads for a class of options.
-
-    ``options_class`` is :class:`EncoderOptions` or :class:`DecoderOptions`.
-    """
-    fields = [name for name in options_class.__dataclass_fields__ if name in CONFIGURATION]
-    return tuple(name for field in fields for name in _names_in_configuration(options_class, field))
 
 
 def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:

@@ -236,7 +236,6 @@ PACK_FORMS = FormTable(
     "pack attention",
     Form(
         "absorbed",
-        "ops/absorbed.py",
         "should_absorb: a CPU, no graph, plain linear layers, at least H L tokens (tied: 2 H L), L at most "
         "3/4 of the head width (tied: 3/8)",
         "1.3 and 1.5 times as fast for 4 x 256 and 1 x 1,024 tokens, 0.56 times for 32 x 30 (base size, l = "
@@ -246,7 +245,6 @@ PACK_FORMS = FormTable(
     ),
     Form(
         "projected",
-        "ops/attention.py",
         "otherwise, and if weights are wanted",
         "keys and values are projected, then SOFTMAX_FORMS",
         otherwise,
@@ -296,7 +294,6 @@ UNPACK_FORMS = FormTable(
     "unpack attention",
     Form(
         "prepared",
-        "ops/absorbed.py",
         "decoding, and should_prepare: a CPU, no graph, a small batch, plain linear layers",
         "90 of 144 operator calls of six layers in a decoding step, and half of the memory read",
         _is_prepared,
@@ -304,7 +301,6 @@ UNPACK_FORMS = FormTable(
     ),
     Form(
         "absorbed",
-        "ops/absorbed.py",
         "should_absorb: a CPU, no graph, long targets, one hypothesis a sentence, plain linear layers",
         "2.3 and 2.8 times as fast for 4 x 256 and 1 x 1,024 tokens, 0.86 times for 32 x 30",
         _should_absorb_query,
@@ -312,7 +308,6 @@ UNPACK_FORMS = FormTable(
     ),
     Form(
         "projected",
-        "ops/attention.py",
         "otherwise, and if weights are wanted",
         "queries are projected, then SOFTMAX_FORMS or the forms of an extension",
         otherwise,

@@ -124,10 +124,8 @@ def softmax_attention(
     form = SOFTMAX_FORMS.choose(q, k, bias, form=form)
     if form == "matmul":
         return _attend_by_products(q, k, v, mask, dropout, bias)
-    if form == "naive" or (form == "fused" and not _FUSED):
+    if form == "naive" or not _FUSED:
         return naive_attention(q, k, v, mask, dropout, bias)[0]
-    if form != "fused":
-        raise NotImplementedError(form)
     attn_mask = None if mask is None else ~mask
     if bias is not None:
         bias = bias.to(q.dtype)
@@ -219,17 +217,14 @@ SOFTMAX_FORMS = FormTable(
     "softmax attention",
     Form(
         "matmul",
-        "ops/attention.py",
         "should_use_matmul: a CPU, and at most 32 keys and as many queries or more; in half precision, in "
         "training, at most 128 keys; if a bias needs gradients, at most 64 keys or queries (256 in half)",
         "1.1 to 1.5 times as fast as torch's fused attention with 16 keys; up to 8 times in bfloat16, in "
         "training",
         should_use_matmul,
     ),
-    Form(
-        "fused", "ops/attention.py", "otherwise", "the matrix of weights, with torch 2.5 or newer", otherwise
-    ),
-    Form("naive", "ops/attention.py", "if forced, and if weights are wanted", "the definition", never),
+    Form("fused", "otherwise", "the matrix of weights, with torch 2.5 or newer", otherwise),
+    Form("naive", "if forced, and if weights are wanted", "the definition", never),
 )
 
 

@@ -21,7 +21,6 @@ class Form:
 
     Attributes:
         name: name with which :meth:`FormTable.force` selects the implementation.
-        file: file of the implementation, in ``luna_fairseq/``.
         condition: description of the inputs for which the implementation is chosen.
         saves: description of the measured savings, or of the purpose of the implementation.
         applies: function that returns True if the condition holds for the inputs of :meth:`FormTable.choose`.
@@ -29,7 +28,6 @@ class Form:
     """
 
     name: str
-    file: str
     condition: str
     saves: str
     applies: Callable[..., bool]

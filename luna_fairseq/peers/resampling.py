@@ -23,8 +23,6 @@ class ResampledNormal(nn.Module):
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Load the seed and the number of the sample, and draw the same values again."""
-        # Earlier versions stored the values. In an averaged checkpoint they are a mean of different samples.
-        state_dict.pop(f"{prefix}values", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.draw(int(self.drawn))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import groupby, islice, tee
 from pathlib import Path
-from typing import Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import Bitext, read_lines
 
-# Concatenated piece IDs [N] of B sentences, and the sentence lengths [B].
-Encoded = Tuple[np.ndarray, np.ndarray]
+if TYPE_CHECKING:  # that module imports fairseq, which takes seconds
+    from luna_fairseq.text.indexed import Encoded
 
 SEPARATOR = "<sep>"
 # Extension of a third file, which contains the document identifier of each line.

@@ -40,25 +40,10 @@ LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 @dataclass
 class EvaluationOptions:
-    """Options of luna-evaluate: the data and the checkpoint, the beam search, and the scoring.
+    """Options of luna-evaluate, which ``--help`` explains.
 
-    Attributes:
-        data: folder of the prepared text.
-        path: checkpoint to evaluate.
-        results: folder to write to.
-        subset: name of the text to translate, or None for "test" and a note on further test texts.
-        beam: beam size.
-        lenpen: length penalty.
-        tune_lenpen: length penalties to try on the validation text. Empty for the default values, None to use
-            ``lenpen``.
-        max_tokens: maximum number of source tokens in a batch.
-        int8: True to use 8-bit weights.
-        shortlist: vocabulary shortlist from luna-make-shortlist, or None to search the whole vocabulary.
-        ema: True to evaluate the moving average of the weights.
-        tokenize: sacreBLEU's tokenizer, or None to choose it by the target language.
-        test_set: name of the test set that the reference must match, or "none".
-        samples: number of translations to print.
-        generate: additional options of fairseq-generate.
+    If ``subset`` is None, "test" is translated, with a note on further test texts. If ``tune_lenpen`` is
+    None, ``lenpen`` is used, and if it is empty, the default values are tried.
     """
 
     data: Path

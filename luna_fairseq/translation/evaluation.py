@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 import luna_fairseq.models  # noqa: F401  (registers the models that a checkpoint may name)
 from fairseq import checkpoint_utils
-from luna_fairseq.commands.checkpoint import get_option
+from luna_fairseq.checks.model_options import get_option
 from luna_fairseq.commands.logged import fairseq_command, run_logged
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError

@@ -32,23 +32,10 @@ SUBWORD = ("sentencepiece", "moses")
 
 @dataclass
 class BitextOptions:
-    """Options of luna-prepare-bitext: the text to prepare, and its encoding.
+    """Options of luna-prepare-bitext, which ``--help`` explains.
 
-    Attributes:
-        source_lang: source language, the suffix of its files.
-        target_lang: target language.
-        trainpref: path of the training text without the language.
-        validpref: paths of the validation texts, separated by commas.
-        testpref: paths of the test texts, separated by commas, or None.
-        destdir: folder to write to.
-        vocab_size: number of subword pieces or merges. None for a method that learns none.
-        subword: key of :data:`luna_fairseq.text.subword.SUBWORD_METHODS`.
-        max_length: maximum number of subword pieces on each side of a training pair, or None for no limit.
-        max_ratio: maximum ratio of the two lengths of a training pair, or None for no limit.
-        shards: number of parts of the training text.
-        documents: maximum number of source tokens in a document piece, or None to translate sentences.
-        max_unknown: maximum percentage of unknown tokens in a text.
-        workers: number of processes.
+    ``subword`` is a key of :data:`luna_fairseq.text.subword.SUBWORD_METHODS`, and ``vocab_size`` is None for
+    a method that learns no subwords.
     """
 
     source_lang: str

@@ -44,23 +44,7 @@ EXAMPLE = f"{PROGRAM} generate-test.txt --reference data/plain/test.de --samples
 
 @dataclass
 class ScoreOptions:
-    """Options of luna-score: the translation, the scores to compute, and the files to write.
-
-    Attributes:
-        generated: output file of fairseq-generate.
-        reference: file of the plain reference text.
-        source: file of the plain source text, shown beside the samples, or None.
-        output: file to write the plain hypotheses to, or None.
-        scores: file to write the scores to, or None.
-        tokenize: sacreBLEU's tokenizer, or None to choose it by the target language.
-        bleu_1: True to also compute BLEU-1, the BLEU of single words.
-        detokenize: "moses" if the hypotheses are Moses tokens, or None if they are plain text.
-        split_compounds: True to also compute the BLEU of Moses tokens with hyphens split.
-        target_lang: target language, or None for the suffix of the reference.
-        documents: file that lists the document pieces, to compute s-BLEU and d-BLEU, or None.
-        test_set: name of the test set that the reference must match, or "none".
-        samples: number of translations to print.
-    """
+    """Options of luna-score, which ``--help`` explains."""
 
     generated: Path
     reference: Path

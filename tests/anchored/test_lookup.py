@@ -2,12 +2,14 @@
 
 import itertools
 import warnings
+from functools import partial
 
 import pytest
 import torch
 from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from segment_inputs import LENGTHS, B, H, K, L, S, draw_inputs, masks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from luna_fairseq.anchored import chosen, pairs
@@ -35,23 +37,11 @@ from luna_fairseq.modules.batch import can_branch_on_values
 from luna_fairseq.modules.memory import PackedMemory
 from luna_fairseq.ops.attention import key_mask, naive_attention
 
-B, H, K, L, S, T = 3, 2, 5, 4, 11, 9
+T = 9
 # torch 1.13 rounds the gradient of the gate, a sum over all tokens, more coarsely.
 BFLOAT16 = 3e-2 if int(torch.__version__.split(".")[0]) > 1 else 5e-2
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "gate")
-LENGTHS = {"whole": (S, S, S), "right": (S, 7, 2), "left": (S, 7, 2), "nothing left": (S, 0, 1)}
-
-
-def masks(kind):
-    position, n = torch.arange(S)[None, :], torch.tensor(LENGTHS[kind])[:, None]
-    context = position < S - n if kind == "left" else position >= n
-    return context, torch.arange(L)[None, :] >= n
-
-
-def inputs(dtype=torch.float64, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(B, H, T, K), (B, H, L, K), (B, H, L, K), (B, H, S, K), (B, H, S, K), (H,)]
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+inputs = partial(draw_inputs, queries=T)
 
 
 @pytest.fixture(
@@ -130,6 +120,27 @@ def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_
 
 def build_definition(number, context, packed):
     return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
+
+
+def check_with_diagonal(x, number, context, packed):
+    """Compare look-up attention with a diagonal prior, and its gradients, with the definition."""
+    row_place, token_place = find_centres(context, packed)
+    query_place = torch.arange(x[0].size(2)).expand(len(context), -1)
+
+    def form(*x):
+        *rest, gamma, r = x
+        diagonal = measure_diagonal(gamma, r, TargetPlaces(query_place), row_place, packed)
+        return build_lookup(number, context, packed, diagonal, token_place)(*rest)
+
+    def definition(*x):
+        *rest, gamma, r = x
+        biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
+        return naive_lookup_attention(*rest, number, context, packed, 0.0, *biases)[0]
+
+    x = [*x, torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
+    expected = output_and_gradients(definition, x)
+    for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
+        assert relative_rms(a, b) < 1e-12, name
 
 
 @pytest.mark.parametrize("queries, expected", [(9, "Blocks"), (1, "Gathered")])
@@ -215,10 +226,7 @@ def both_sides_padding(*lengths, before, after):
 
 def random_inputs(context, L=16, T=3, dtype=torch.float64):
     """Return random inputs for contexts with this padding mask."""
-    generator = torch.Generator().manual_seed(1)
-    B, S = context.shape
-    shapes = [(B, H, T, K), (B, H, L, K), (B, H, L, K), (B, H, S, K), (B, H, S, K), (H,)]
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+    return draw_inputs(dtype, len(context), T, L, context.size(1))
 
 
 MIXED = {
@@ -239,23 +247,7 @@ def test_batches_of_short_and_long_contexts_equal_the_definition(kind, number, L
     monkeypatch.setattr(segments_module, "is_recording_graph", lambda *which: layout == "graph")
     monkeypatch.setattr(lookup_module, "can_branch_on_values", lambda x: layout == "segments, apart")
     packed = torch.arange(L)[None, :] >= (~context).sum(dim=1)[:, None].clamp(min=1)
-    row_place, token_place = find_centres(context, packed)
-    query_place = torch.arange(3).expand(len(context), -1)
-
-    def form(*x):
-        *rest, gamma, r = x
-        diagonal = measure_diagonal(gamma, r, TargetPlaces(query_place), row_place, packed)
-        return build_lookup(number, context, packed, diagonal, token_place)(*rest)
-
-    def definition(*x):
-        *rest, gamma, r = x
-        biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
-        return naive_lookup_attention(*rest, number, context, packed, 0.0, *biases)[0]
-
-    x = [*random_inputs(context, L), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
-    expected = output_and_gradients(definition, x)
-    for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
-        assert relative_rms(a, b) < 1e-12, name
+    check_with_diagonal(random_inputs(context, L), number, context, packed)
 
 
 @pytest.mark.parametrize(
@@ -371,24 +363,7 @@ def test_look_up_attention_equals_the_definition(kind, number, dtype, tolerance)
 @with_every_form
 @pytest.mark.parametrize("kind", list(LENGTHS))
 def test_look_up_attention_with_a_diagonal_prior_equals_the_definition(kind):
-    context, packed = masks(kind)
-    row_place, token_place = find_centres(context, packed)
-    query_place = torch.arange(T).expand(B, -1)
-
-    def form(*x):
-        *rest, gamma, r = x
-        diagonal = measure_diagonal(gamma, r, TargetPlaces(query_place), row_place, packed)
-        return build_lookup(2, context, packed, diagonal, token_place)(*rest)
-
-    def definition(*x):
-        *rest, gamma, r = x
-        biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
-        return naive_lookup_attention(*rest, 2, context, packed, 0.0, *biases)[0]
-
-    x = [*inputs(), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
-    expected = output_and_gradients(definition, x)
-    for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
-        assert relative_rms(a, b) < 1e-12, name
+    check_with_diagonal(inputs(), 2, *masks(kind))
 
 
 @with_every_form

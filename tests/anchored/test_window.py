@@ -5,6 +5,7 @@ import torch
 from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from segment_inputs import LENGTHS, B, L, S, draw_inputs, masks
 
 from luna_fairseq.anchored.segments import segment_of_tokens
 from luna_fairseq.anchored.window import (
@@ -16,21 +17,7 @@ from luna_fairseq.anchored.window import (
 from luna_fairseq.modules.memory import PackedMemory
 from luna_fairseq.ops.attention import key_mask, naive_attention
 
-B, H, K, L, S = 3, 2, 5, 4, 11
 NAMES = ("output", "q", "k", "v", "token keys", "token values", "strength")
-LENGTHS = {"whole": (S, S, S), "right": (S, 7, 2), "left": (S, 7, 2), "nothing left": (S, 0, 1)}
-
-
-def masks(kind, length=S, rows=L):
-    position, n = torch.arange(length)[None, :], torch.tensor(LENGTHS[kind])[:, None]
-    context = position < length - n if kind == "left" else position >= n
-    return context, torch.arange(rows)[None, :] >= n
-
-
-def inputs(dtype=torch.float64, seed=0, length=S, rows=L):
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(B, H, length, K), (B, H, rows, K), (B, H, rows, K)] + 2 * [(B, H, length, K)] + [(H,)]
-    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
 def zero_padding(output, context):
@@ -55,7 +42,7 @@ def build_definition(number, context, packed):
 @pytest.mark.parametrize("number", [1, 3, 5, 2 * L + 1])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
 def test_window_attention_equals_the_definition(kind, number, dtype, tolerance):
-    x = inputs(dtype)
+    x = draw_inputs(dtype)
     # Both forms compute distances in float32, in which 11 tokens cannot be divided exactly into segments.
     expected = output_and_gradients(build_definition(number, *masks(kind)), [i.double() for i in x])
     actual = output_and_gradients(build_window_attention(number, *masks(kind)), x)
@@ -67,7 +54,7 @@ def test_window_attention_equals_the_definition(kind, number, dtype, tolerance):
 @pytest.mark.parametrize("length, full", [(4 * L, True), (L, True), (4 * L - 1, False)])
 def test_full_segments_need_no_gather(length, full):
     context, packed = torch.zeros(B, length, dtype=torch.bool), torch.zeros(B, L, dtype=torch.bool)
-    x = inputs(length=length)
+    x = draw_inputs(queries=length, tokens=length)
     window = find_window(context, packed, 3, complete=True)
     assert window.full == full
 
@@ -92,9 +79,10 @@ def test_full_segments_need_no_gather(length, full):
     lengths=st.tuples(*[st.integers(1, 13)] * B), rows=st.integers(1, 9), number=st.sampled_from([1, 3, 5])
 )
 def test_any_lengths_and_any_number_of_rows(lengths, rows, number):
-    x = inputs(length=max(lengths), rows=rows)
+    length = max(lengths)
+    x = draw_inputs(queries=length, rows=rows, tokens=length)
     n = torch.tensor(lengths)[:, None]
-    context, packed = torch.arange(max(lengths))[None, :] >= n, torch.arange(rows)[None, :] >= n
+    context, packed = torch.arange(length)[None, :] >= n, torch.arange(rows)[None, :] >= n
     actual, expected = (
         form(number, context, packed)(*x) for form in (build_window_attention, build_definition)
     )
@@ -113,7 +101,7 @@ def test_padded_rows_leave_more_tokens_to_the_other_segments(number):
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
-    x = inputs(dtype)
+    x = draw_inputs(dtype)
     expected = output_and_gradients(build_definition(3, *masks("right")), [i.double() for i in x])
     actual = output_and_gradients(build_window_attention(3, *masks("right")), x)
     for name, a, b in zip(NAMES, actual, expected):
@@ -122,7 +110,7 @@ def test_half_precision(dtype, tolerance):
 
 
 def test_a_window_over_all_segments_is_softmax_attention_over_rows_and_tokens():
-    q, k, v, token_k, token_v, strength = inputs()
+    q, k, v, token_k, token_v, strength = draw_inputs()
     context, packed = masks("right")
     everything = build_window_attention(2 * L + 1, context, packed)(q, k, v, token_k, token_v, 0 * strength)
     keys, values = torch.cat([k, token_k], dim=2), torch.cat([v, token_v], dim=2)
@@ -132,7 +120,7 @@ def test_a_window_over_all_segments_is_softmax_attention_over_rows_and_tokens():
 
 def test_weights_come_from_one_softmax_over_rows_and_nearby_segments():
     context, packed = masks("right")
-    x = inputs()
+    x = draw_inputs()
     _, of_rows, of_tokens = naive_window_attention(*x, 3, context, packed)
     assert torch.allclose(of_rows.sum(-1) + of_tokens.sum(-1), torch.ones(()).double())
     part = segment_of_tokens(context, packed)

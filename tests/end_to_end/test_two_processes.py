@@ -84,11 +84,11 @@ def start(*words, launcher=()):
     return subprocess.Popen(line, env=environment, cwd=str(ROOT), **options)
 
 
-def read_until(process, text):
+def read_until_third_update(process):
     read = []
     for line in process.stdout:
         read.append(line)
-        if text in line:
+        if "num_updates=3," in line:
             return "".join(read)
     raise AssertionError("".join(read)[-3000:])
 
@@ -114,7 +114,7 @@ ENDLESS = "--max-update 100000 --disable-validation --distributed-world-size 2 -
 @pytest.mark.guard
 def test_a_process_that_dies_ends_the_job(data, tmp_path):
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
-        read_until(process, "num_updates=3,")
+        read_until_third_update(process)
         both = workers(process)
         assert len(both) == 2
         os.kill(both[1], signal.SIGKILL)
@@ -141,7 +141,7 @@ def test_an_error_of_the_user_in_both_processes_is_one_line(data, tmp_path):
 def test_terminating_the_parent(data, tmp_path):
     """Both processes stop after the same update and save a checkpoint."""
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
-        read_until(process, "num_updates=3,")
+        read_until_third_update(process)
         process.terminate()
         rest = process.communicate(timeout=90)[0]
     assert process.returncode == 143 and "Traceback" not in rest, rest[-3000:]

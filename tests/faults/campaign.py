@@ -3,8 +3,8 @@
     python tests/faults/campaign.py --seed 1 [--part 0.1] [--only KIND ...] [--write docs/results/faults.md]
 
 The faults are kills, damaged files, bad input, malicious pickles, full disks and others. The campaign prints
-tables of counts. Its exit status is 0 only if no command failed. ``--write`` replaces the last section of a
-page by the tables.
+a table of counts. Its exit status is 0 only if no command failed. ``--write`` replaces the last section of a
+page by the table.
 """
 
 import argparse
@@ -29,7 +29,7 @@ SECTION = "## Counts"
 
 
 def main() -> None:
-    """Run the campaign, print the tables, and exit."""
+    """Run the campaign, print the table, and exit."""
     args = build_parser().parse_args()
     warmed.import_everything()
     from fault_world import World
@@ -46,7 +46,7 @@ def main() -> None:
             find_functions()[kind](world, tally, Share(args.part), args.seed)
     finally:
         shutil.rmtree(str(folder), ignore_errors=True)
-    print(tally.by_fault(), tally.by_command(), sep="\n", end="")
+    print(tally.by_fault(), end="")
     if args.write:
         command = shlex.join(["python", "tests/faults/campaign.py", *sys.argv[1:]])
         page = args.write.read_text(encoding="utf-8") if args.write.exists() else ""
@@ -57,12 +57,8 @@ def main() -> None:
 
 
 def section(tally: Any, command: str) -> str:
-    """Return the section of the results page: both tables, and the command line that produced them."""
-    return (
-        f"{SECTION}\n\n{tally.by_fault()}\n"
-        '<details markdown="1"><summary>By command</summary>\n\n'
-        f"{tally.by_command()}\n</details>\n\n`{command}`\n"
-    )
+    """Return the section of the results page: the table, and the command line that produced it."""
+    return f"{SECTION}\n\n{tally.by_fault()}\n`{command}`\n"
 
 
 class Share:
@@ -117,7 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"kinds of faults (default: all): {', '.join(KINDS)}",
     )
     add("--folder", metavar="DIR", help="folder to work in (default: the system's temporary folder)")
-    add("--write", type=Path, metavar="FILE", help="page whose last section the tables replace")
+    add("--write", type=Path, metavar="FILE", help="page whose last section the table replaces")
     return parser
 
 

@@ -10,8 +10,6 @@ from fault_world import MASKED, TRANSLATIONS, UPDATES, World, digests
 from tallies import EQUAL, FAILED, REFUSED, UNPROTECTED, Tally
 from warmed import USER_DIR, Ended, run, seeded
 
-TRANSLATION_DATA = ("train.*", "valid.*", "dict.*")
-
 
 class Damage(NamedTuple):
     """Files to damage, and the command that reads them.

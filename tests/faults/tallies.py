@@ -1,7 +1,7 @@
-"""Count how the commands of the campaign end, and format the counts as tables."""
+"""Count how the commands of the campaign end, and format the counts as a table."""
 
 from collections import Counter
-from typing import Dict, List, Tuple
+from typing import Dict, List
 
 import torch
 
@@ -17,15 +17,15 @@ class Tally:
     """Counter of outcomes, in the order in which the faults first occurred.
 
     Attributes:
-        counts: dictionary from (fault, command) to a counter of outcomes.
+        counts: dictionary from a fault to a counter of outcomes.
     """
 
     def __init__(self) -> None:
-        self.counts: Dict[Tuple[str, str], Counter] = {}
+        self.counts: Dict[str, Counter] = {}
 
     def note(self, fault: str, command: str, outcome: str, detail: str = "") -> None:
-        """Count an outcome. If it is a failure, print it with its ``detail``."""
-        self.counts.setdefault((fault, command), Counter())[outcome] += 1
+        """Count an outcome. If it is a failure, print it with its ``command`` and ``detail``."""
+        self.counts.setdefault(fault, Counter())[outcome] += 1
         if outcome == FAILED:
             print(f"failed: {fault}, {command}: {detail}", flush=True)
 
@@ -34,24 +34,14 @@ class Tally:
         """Number of failures."""
         return sum(count[FAILED] for count in self.counts.values())
 
-    def by_command(self) -> str:
-        """Return a Markdown table of the counts by fault and command, with the total as the last line."""
-        total: Counter = sum(self.counts.values(), Counter())
-        lines = [[*names, *_cells(count)] for names, count in {**self.counts, ("all", ""): total}.items()]
-        return _table(["fault", "command", "times", *OUTCOMES], lines)
-
     def by_fault(self) -> str:
-        """Return a Markdown table of the counts by fault."""
-        sums: Dict[str, Counter] = {}
-        for (fault, _), count in self.counts.items():
-            sums.setdefault(fault, Counter()).update(count)
-        return _table(["fault", "times", *OUTCOMES], [[fault, *_cells(n)] for fault, n in sums.items()])
+        """Return a Markdown table of the counts by fault, with the total as the last line."""
+        total: Counter = sum(self.counts.values(), Counter())
+        lines = [[fault, *_cells(count)] for fault, count in {**self.counts, "all": total}.items()]
+        head = ["fault", "times", *OUTCOMES]
+        return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines]) + "\n"
 
 
 def _cells(count: Counter) -> List[str]:
     """Return the cells of a line: the total, and the number of each outcome ("-" for 0)."""
     return [str(sum(count.values())), *(str(count[name] or "-") for name in OUTCOMES)]
-
-
-def _table(head: List[str], lines: List[List[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines]) + "\n"

@@ -1,4 +1,7 @@
-"""Checkpoints of small models with the folders of their dictionaries."""
+"""Checkpoints of small models with the folders of their dictionaries, and commands that read them."""
+
+import importlib
+import logging
 
 import torch
 from every_kind import BASE, VARIANTS, small_model
@@ -45,6 +48,13 @@ def save(kind, variant, folder):
         words = [f"w{number} 1\n" for number in range(size - 4 - (task in ADD_ONE))]
         (data / name).write_text("".join(words), encoding="utf-8")
     return path, data, model
+
+
+def command(name, *words):
+    """Run a command of luna_fairseq.huggingface, and return its status."""
+    status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in words])
+    logging.disable(logging.NOTSET)
+    return status
 
 
 def sizes(model):

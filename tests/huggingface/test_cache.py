@@ -35,11 +35,11 @@ def texts(lengths=(7, 3, 5), seed=0):
     return [[SEPARATOR if place == 2 else token for place, token in enumerate(row)] for row in rows]
 
 
-def source_of(model, rows):
-    """Return the keyword arguments for a source of several sentences; empty for a language model."""
+def source_of(model):
+    """Return the keyword arguments for a source of three sentences; empty for a language model."""
     if not model.config.is_encoder_decoder:
         return {}
-    return {"encoder_outputs": model.get_encoder()(batch(sentences((9, 4, 6)[:rows], 19), left=True))}
+    return {"encoder_outputs": model.get_encoder()(batch(sentences((9, 4, 6), 19), left=True))}
 
 
 def read(model, ids, cache=None, **given):
@@ -51,7 +51,7 @@ def logits_alone(model, rows):
     """Return the logits [T, V] of each text, computed at once and without padding."""
     found = []
     for number, row in enumerate(rows):
-        source = source_of(model, 3)
+        source = source_of(model)
         for outputs in source.values():
             alone = {name: value[number : number + 1] for name, value in outputs.items()}
             source = {"encoder_outputs": type(outputs)(**alone)}
@@ -64,7 +64,7 @@ def logits_alone(model, rows):
 def test_padding_in_chunks_changes_nothing(kind, variant):
     """Whole chunks of padding stand before, after and between the tokens of a text."""
     model, rows = exported(kind, variant), texts()
-    source = source_of(model, 3)
+    source = source_of(model)
     alone = logits_alone(model, rows)
     between = batch([[x for token in row for x in (PAD, PAD, token)] for row in rows])
     for ids in (batch(rows, left=True, extra=4), batch(rows, extra=4), between):
@@ -84,7 +84,7 @@ def test_padding_in_chunks_changes_nothing(kind, variant):
 @torch.no_grad()
 def test_a_chunk_of_padding_does_not_change_the_state(kind, variant):
     model, rows = exported(kind, variant), texts()
-    source = source_of(model, 3)
+    source = source_of(model)
     before = read(model, batch(rows, left=True), **source).past_key_values
     masks = {"attention_mask": torch.zeros(3, 2, dtype=torch.long)} if kind == "causal LM" else {}
     chunks = [(torch.full((3, 2), PAD), {})] + [(torch.full((3, 2), SEPARATOR), masks)] * bool(masks)
@@ -116,7 +116,7 @@ def generate(model, ids, source, cache=None, **options):
 def test_generation_continues_from_a_prefix(kind, variant, prefix, beams):
     """Generation with the cache of a prefix equals generation without a cache, and the cache is unchanged."""
     model, ids = exported(kind, variant), batch(texts(), left=True)
-    source = source_of(model, 3)
+    source = source_of(model)
     expected = generate(model, ids, source, num_beams=beams, use_cache=False).sequences
     cache = read(model, ids[:, :prefix], **source).past_key_values
     for _ in range(2):
@@ -134,7 +134,7 @@ def test_generation_continues_from_a_prefix(kind, variant, prefix, beams):
 def test_a_second_turn(kind, variant):
     """Generation continues from the cache of the first turn, in which some texts ended before others."""
     model, ids = exported(kind, variant), batch(texts(), left=True)
-    source = source_of(model, 3)
+    source = source_of(model)
     length = ids.size(1) + 3
 
     def end_first_row(ids, scores):
@@ -181,7 +181,7 @@ def test_a_cache_of_another_model_is_refused(kind):
     model = exported(kind, "tied")
     ids = batch(texts())
     with pytest.raises(TypeError, match="got DynamicCache"):
-        read(model, ids, DynamicCache(), **source_of(model, 3))
+        read(model, ids, DynamicCache(), **source_of(model))
     # Some versions of transformers refuse it themselves.
     with pytest.raises((TypeError, ValueError), match="got DynamicCache|support an instance of `Cache`"):
         model.generate(ids, past_key_values=DynamicCache(), max_new_tokens=2)

@@ -1,14 +1,12 @@
 """Export of a checkpoint, fine-tuning of the exported model, and import as a checkpoint."""
 
-import importlib
 import json
-import logging
 import re
 from argparse import Namespace
 
 import pytest
 import torch
-from checkpoints import save
+from checkpoints import command, save
 from every_kind import VARIANTS
 from tiny_luna import OPTIONS, Task, build_perturbed
 from tiny_models import LM_VARIANTS, classifier, language_model
@@ -34,12 +32,6 @@ CASES = [
     ("classifier", "mean", "AutoModelForSequenceClassification"),
 ]
 TRUSTED = {"trust_remote_code": True}
-
-
-def command(name, *words):
-    status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in words])
-    logging.disable(logging.NOTSET)
-    return status
 
 
 def exported(kind, variant, folder):

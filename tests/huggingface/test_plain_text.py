@@ -1,8 +1,6 @@
 """Plain text is read and written alike by fairseq-interactive, the Python interface and exported folders."""
 
 import copy
-import importlib
-import logging
 import pickle
 import sys
 from argparse import Namespace
@@ -11,6 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_luna
 import torch
+from checkpoints import command
 from demo_corpus import draw_corpus, write_corpus
 from every_kind import ONE_LAYER
 from forked import USER_DIR, run_module
@@ -69,12 +68,6 @@ def trained(request, tmp_path_factory):
     state["optimizer_history"] = [{"num_updates": 1, "criterion_name": "", "lr_scheduler_state": {}}]
     torch.save(state, str(folder / "model.pt"))
     return request.param, folder
-
-
-def command(name, *argv):
-    status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in argv])
-    logging.disable(logging.NOTSET)
-    return status
 
 
 def test_plain_text_in_and_out(trained, tmp_path):

@@ -5,7 +5,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from tiny_luna import dictionary
+from tiny_luna import dictionary, perturb
 
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
@@ -45,10 +45,7 @@ def build_model(words):
 def test_the_same_function(words, tmp_path):
     words = [*words, "--max-positions", "24", "--tokens-per-sample", "24"]
     model, args = build_model(words)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    state = model.state_dict()
+    state = perturb(model).state_dict()
     history = {"criterion_name": "MaskedLmLoss", "optimizer_name": "FairseqAdam", "num_updates": 1}
     checkpoint = {
         "args": args,

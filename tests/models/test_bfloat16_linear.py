@@ -6,7 +6,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from tiny_luna import batch, example, tiny_model
+from tiny_luna import batch, decode, example, tiny_model
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import bfloat16_linear
@@ -21,17 +21,6 @@ LOOK_UP = {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True}
 
 def configure(bf16=True, path="checkpoint.pt"):
     return Namespace(common=Namespace(bf16=bf16), common_eval=Namespace(path=path), generation=GENERATION)
-
-
-def read(model, steps=False):
-    source, target = (batch(side) for side in example((9, 4, 6), (5, 5, 5)))
-    with torch.no_grad():
-        encoded = model.encoder(source, source.ne(1).sum(dim=1))
-        if not steps:
-            return model.decoder(target, encoded)[0]
-        state = {}
-        parts = [model.decoder(target[:, :t], encoded, incremental_state=state)[0] for t in range(1, 6)]
-        return torch.cat(parts, dim=1)
 
 
 @needs_bfloat16
@@ -53,16 +42,18 @@ def test_only_the_product_is_in_bfloat16(bias):
 @needs_bfloat16
 @pytest.mark.parametrize(
     "given",
-    [{}, {"untie_luna_kv": True}, {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True}],
+    [{}, {"untie_luna_kv": True}, LOOK_UP],
 )
 def test_logits_are_nearly_the_same(given):
     model = tiny_model(torch.float32, **given)
-    expected = read(model)
+    sentences = [batch(side) for side in example((9, 4, 6), (5, 5, 5))]
+    expected = decode(model, *sentences)
     model.prepare_for_inference_(configure())
     assert isinstance(model.decoder.output_projection, BFloat16Linear)
     for layer in model.decoder.layers:
         assert layer.self_attn.fused_x_proj.replaces(layer.self_attn.input_projections())
-    for found in (read(model), read(model, steps=True)):
+    for steps in (False, True):
+        found = decode(model, *sentences, steps)
         assert found.dtype == torch.float32
         assert 0 < (found - expected).abs().max() < 0.03 * expected.abs().max()
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_luna import batch, example, sentences
+from tiny_luna import batch, decode, example, sentences
 from tiny_luna import tiny_model as translation_model
 from tiny_models import language_model as tiny_model
 
@@ -173,20 +173,10 @@ FORMS = [{}, {"untie_luna_kv": True}, *VARIANTS[1:]]
 def test_every_size_of_a_batch_uses_the_same_form(given):
     model = translation_model(torch.float32, int8=True, max_source_positions=99, **ABSORBING, **given)
     model.prepare_for_inference_(FairseqConfig())
-    source, target = example((9,), (6,))
-
-    def logits(size, steps):
-        tokens, read = (batch(side).repeat(size, 1) for side in (source, target))
-        with torch.no_grad():
-            encoded = model.encoder(tokens, tokens.ne(1).sum(dim=1))
-            if not steps:
-                return model.decoder(read, encoded)[0]
-            state = {}
-            parts = [model.decoder(read[:, :t], encoded, incremental_state=state)[0] for t in range(1, 7)]
-            return torch.cat(parts, dim=1)
-
-    expected = logits(1, steps=False)
+    source, target = (batch(side) for side in example((9,), (6,)))
+    expected = decode(model, source, target)
     for size in (1, 2, 3, 64):
         for steps in (False, True):
-            difference = (logits(size, steps) - expected).abs().max()
+            found = decode(model, source.repeat(size, 1), target.repeat(size, 1), steps)
+            difference = (found - expected).abs().max()
             assert difference < TOLERANCE * expected.abs().max(), (size, steps)

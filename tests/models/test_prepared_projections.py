@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_luna import batch, example, tiny_model
+from tiny_luna import batch, decode, example, tiny_model
 from torch import nn
 
 from fairseq.dataclass.configs import FairseqConfig
@@ -10,6 +10,7 @@ from fairseq.dataclass.configs import FairseqConfig
 PROJECTIONS = [("self_attn", name) for name in ("pack_q", "pack_k", "unpack_q", "unpack_kv", "out")]
 PROJECTIONS += [("encoder_attn", name) for name in ("pack_q", "pack_kv", "unpack_q", "unpack_kv", "out")]
 every_projection = pytest.mark.parametrize("part, name", PROJECTIONS)
+SENTENCE = [batch(side) for side in example((9,), (5,))]
 int8_or_not = pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 
 
@@ -34,18 +35,6 @@ def prepared(int8):
     return model
 
 
-def decode(model, steps):
-    """Return the logits of one sentence, step by step or in one call."""
-    source, target = (batch(side) for side in example((9,), (5,)))
-    with torch.no_grad():
-        encoded = model.encoder(source, source.ne(1).sum(dim=1))
-        if not steps:
-            return model.decoder(target, encoded)[0]
-        state = {}
-        read = [model.decoder(target[:, :t], encoded, incremental_state=state)[0] for t in range(1, 6)]
-        return torch.cat(read, dim=1)
-
-
 def projections(model, part, name):
     return [(getattr(layer, part), f"{name}_proj") for layer in model.decoder.layers]
 
@@ -55,10 +44,10 @@ def projections(model, part, name):
 @pytest.mark.parametrize("steps", [False, True])
 def test_hooks_run(part, name, int8, steps):
     model, outputs = prepared(int8), []
-    before = decode(model, steps)
+    before = decode(model, *SENTENCE, steps)
     for attention, projection in projections(model, part, name):
         getattr(attention, projection).register_forward_hook(lambda layer, x, y: outputs.append(y) or 3 * y)
-    after = decode(model, steps)
+    after = decode(model, *SENTENCE, steps)
     is_read_once = name in ("pack_q", "pack_kv", "unpack_kv") and (part, name) != ("self_attn", "unpack_kv")
     assert len(outputs) == 3 * (5 if steps and not is_read_once else 1)
     assert not torch.allclose(after, before, rtol=0, atol=1e-4)
@@ -70,7 +59,7 @@ def test_replaced_projections_are_used_in_a_step_as_in_a_whole_sequence(part, na
     model = prepared(int8)
     for attention, projection in projections(model, part, name):
         setattr(attention, projection, Adapter(getattr(attention, projection)))
-    whole, steps = decode(model, False), decode(model, True)
+    whole, steps = decode(model, *SENTENCE, False), decode(model, *SENTENCE, True)
     assert (whole - steps).abs().max() < (0.02 if int8 else 1e-4) * whole.abs().max()
 
 
@@ -82,5 +71,5 @@ def test_layers_with_hooks_are_not_replaced(int8):
         for projection in (layer.self_attn.unpack_q_proj, layer.fc1):
             projection.register_forward_hook(lambda *call: seen.append(call))
     model.prepare_for_inference_(FairseqConfig())
-    decode(model, False)
+    decode(model, *SENTENCE, False)
     assert len(seen) == 6

@@ -6,7 +6,18 @@ from argparse import Namespace
 import pytest
 import tiny_luna
 import torch
-from tiny_luna import EOS, PAD, Task, batch, build_perturbed, example, marked, sentences, tiny_model
+from tiny_luna import (
+    EOS,
+    PAD,
+    Task,
+    assert_same_hypotheses,
+    batch,
+    build_perturbed,
+    example,
+    marked,
+    sentences,
+    tiny_model,
+)
 from tiny_models import LM_VARIANTS, SOFTMAX_VARIANTS, language_model, softmax_causal
 from torch.nn.functional import cross_entropy
 
@@ -48,11 +59,8 @@ def run(kind, models, source, **options):
 
 def assert_same_search(models, source, **options):
     expected, found = (run(kind, models, source, **options) for kind in (SequenceGenerator, Generator))
-    assert [len(hypotheses) for hypotheses in found] == [len(hypotheses) for hypotheses in expected]
-    for one, other in zip(sum(found, []), sum(expected, [])):
-        assert one["tokens"].tolist() == other["tokens"].tolist()
-        for name in ("score", "positional_scores"):
-            torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-6)
+    assert_same_hypotheses(found, expected, ("score", "positional_scores"))
+    for one in sum(found, []):
         assert not len(one["attention"]) and not len(one["alignment"])  # only computed for alignments
 
 

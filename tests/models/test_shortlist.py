@@ -6,7 +6,17 @@ from functools import partial
 
 import pytest
 import torch
-from tiny_luna import OPTIONS, PAD, Task, batch, build_perturbed, example, sentences, tiny_model
+from tiny_luna import (
+    OPTIONS,
+    PAD,
+    Task,
+    assert_same_hypotheses,
+    batch,
+    build_perturbed,
+    example,
+    sentences,
+    tiny_model,
+)
 from tiny_models import LM_OPTIONS
 from torch import nn
 
@@ -78,14 +88,6 @@ def generate(models, source, *, kind=Generator, strategy=None, **kwargs):
     generator = kind(models, TARGET, **{"beam_size": 3, "max_len_b": 12, **kwargs})
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}}
     return generator.generate(models, sample, **call)
-
-
-def assert_same_hypotheses(found, expected):
-    assert [len(hypotheses) for hypotheses in found] == [len(hypotheses) for hypotheses in expected]
-    for one, other in zip(sum(found, []), sum(expected, [])):
-        assert one["tokens"].tolist() == other["tokens"].tolist()
-        for name in ("score", "positional_scores", "attention"):
-            torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=1e-6)
 
 
 PREFIX = torch.tensor([[7, 32, 5], [4, PAD, PAD], [38, 6, PAD]])

@@ -39,11 +39,11 @@ def with_grad(inputs, *names):
     return {name: inputs[name].clone().requires_grad_() for name in names if name in inputs}
 
 
-def check_gradients(module, leaves, renamed, golden, precision, prefix):
+def check_gradients(module, leaves, golden, precision, prefix):
     for name, expected in golden["grads"].items():
         kind, name = name.split("/", 1)
         if kind == "input":
-            actual = leaves[renamed.get(name, name)].grad
+            actual = leaves[name].grad
         else:
             actual = module.get_parameter(translate_name(prefix + name)[len(prefix) :]).grad
         # Gradients are sums over all positions, so errors are compared with the largest value of the tensor.
@@ -73,7 +73,7 @@ def test_luna_attention(file, case, precision):
     assert_close(packed, expected["outputs"]["pcontext"], precision, "packed context")
     loss = (output * inputs["loss_weight_attn"]).sum() + (packed * inputs["loss_weight_pcontext"]).sum()
     loss.backward()
-    check_gradients(module, leaves, {}, expected, precision, prefix)
+    check_gradients(module, leaves, expected, precision, prefix)
 
     with torch.no_grad():  # the same output; our weights are theirs over P times the pack weights
         again, _, weights = module(leaves["query"], leaves["pquery"], context, *masks, need_weights=True)
@@ -109,7 +109,7 @@ def test_causal_attention(case, backend, precision):
         return
     assert_close(output, expected["outputs"]["attn_parallel"], precision, "output")
     (output * inputs["loss_weight_attn"]).sum().backward()
-    check_gradients(module, leaves, {}, expected, precision, prefix)
+    check_gradients(module, leaves, expected, precision, prefix)
 
     with torch.no_grad():
         pattern, weights = module.weights(leaves["query"], module.read(leaves["pquery"], packed_mask))
@@ -204,7 +204,7 @@ def test_layer(side, variant, case, precision):
     weights = {name: value for name, value in inputs.items() if name.startswith("loss_weight")}
     loss = sum((out * weights[f"loss_weight_{name}"]).sum() for name, out in (("x", x), ("px", packed)))
     loss.backward()
-    check_gradients(layer, leaves, {}, expected, precision, prefix)
+    check_gradients(layer, leaves, expected, precision, prefix)
 
 
 def test_the_nested_config_is_a_transformer_config():

@@ -7,7 +7,7 @@ import pytest
 from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
-from luna_fairseq.modules.options import CONFIGURATION, DecoderOptions, EncoderOptions, configuration_names
+from luna_fairseq.modules.options import CONFIGURATION, DecoderOptions, EncoderOptions, options_from
 
 # Options that the adapter gives: functions, and the kind of encoder or decoder.
 GIVEN = {
@@ -19,6 +19,13 @@ GIVEN = {
     "backend",
     "fixed_shapes",
 }
+
+
+def configuration_names(options):
+    """Return the names of the configuration options that are read for a class of options."""
+    names = []
+    options_from(options, names.append)
+    return names
 
 
 @pytest.mark.parametrize("options", [EncoderOptions, DecoderOptions])

@@ -53,8 +53,8 @@ def make_grads(seed):
     return [torch.randint(-16, 17, s, generator=generator) / 16 * c for s, c in zip(SHAPES, scales)]
 
 
-def optimizer_step(optimizer, params, grads, max_norm, sample_size=4):
-    """Clip and apply gradients as fairseq's trainer does, and return the gradient norm that it logs."""
+def optimizer_step(optimizer, params, grads, sample_size=4):
+    """Apply gradients as fairseq's trainer does with --clip-norm 0.5, and return the norm that it logs."""
     optimizer.zero_grad()
     scaler = getattr(optimizer, "scaler", None)
     factor = sample_size * (scaler.loss_scale if scaler is not None else 1.0)
@@ -62,7 +62,7 @@ def optimizer_step(optimizer, params, grads, max_norm, sample_size=4):
         p.grad = (g * factor).to(p.dtype)
     optimizer._needs_sync = True
     optimizer.multiply_grads(1 / sample_size)
-    norm = Trainer.clip_grad_norm(SimpleNamespace(optimizer=optimizer, is_fsdp=False), max_norm)
+    norm = Trainer.clip_grad_norm(SimpleNamespace(optimizer=optimizer, is_fsdp=False), 0.5)
     optimizer.step()
     return norm
 
@@ -182,8 +182,8 @@ def test_wrappers_update_in_float32(name, mode):
     tolerance = 1e-5 if copies else {torch.float16: 2e-3, torch.bfloat16: 2e-2}[dtype]
     for seed in range(4):
         grads = make_grads(seed)
-        norm = optimizer_step(wrapped, params, grads, 0.5)
-        expected = optimizer_step(plain, exact, grads, 0.5)
+        norm = optimizer_step(wrapped, params, grads)
+        expected = optimizer_step(plain, exact, grads)
         torch.testing.assert_close(float(norm), float(expected), rtol=1e-5, atol=0)
     updated = wrapped.fp32_params if copies else params
     for p, q in zip(updated, exact):
@@ -203,7 +203,7 @@ def test_overflow_is_detected(name):
     grads = make_grads(0)
     grads[1][0] = float("inf")
     with pytest.raises(OverflowError):
-        optimizer_step(wrapped, params, grads, 0.5)
+        optimizer_step(wrapped, params, grads)
     assert wrapped.scaler.loss_scale == 64
     assert all(torch.equal(p, old) for p, old in zip(params, before))
 
@@ -220,7 +220,7 @@ def test_wrapped_runs_resume_exactly(name):
 
     straight, optimizer = build()
     for seed in range(6):
-        optimizer_step(optimizer, straight, make_grads(seed), 0.5)
+        optimizer_step(optimizer, straight, make_grads(seed))
         if seed == 2:
             saved = deepcopy(optimizer.state_dict())
             values = [p.detach().clone() for p in straight]
@@ -232,7 +232,7 @@ def test_wrapped_runs_resume_exactly(name):
         p.data.copy_(v)
     optimizer.load_state_dict(saved)
     for seed in range(3, 6):
-        optimizer_step(optimizer, resumed, make_grads(seed), 0.5)
+        optimizer_step(optimizer, resumed, make_grads(seed))
     assert all(torch.equal(p, q) for p, q in zip(straight, resumed))
 
 
@@ -283,7 +283,7 @@ def test_other_optimizers_are_still_clipped_by_the_wrapper():
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
     wrapped = FP16Optimizer.build_optimizer(cfg, params)
     before = [p.detach().clone() for p in wrapped.fp32_params]
-    optimizer_step(wrapped, params, make_grads(0), 0.5)
+    optimizer_step(wrapped, params, make_grads(0))
     change = torch.cat([(p - old).flatten() for p, old in zip(wrapped.fp32_params, before)])
     torch.testing.assert_close(change.norm().item(), 0.5, rtol=1e-4, atol=0)
 

@@ -73,10 +73,7 @@ def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given
     module = build_attention(
         attention_name(name), C, heads, form, options(**given), max_positions=max_positions, dropout=dropout
     )
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.3)
-    return module.to(dtype).eval()
+    return tiny_luna.perturb(module, 0.3).to(dtype).eval()
 
 
 def sequence(length, batch=2, dtype=torch.float64, seed=0):

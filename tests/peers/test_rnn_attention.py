@@ -5,7 +5,7 @@ from argparse import Namespace
 import pytest
 import torch
 from peer_cases import Product, beams
-from tiny_luna import PAD, Task, assert_close, batch, dictionary, example
+from tiny_luna import PAD, Task, assert_close, batch, dictionary, example, perturb
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.replaced_linears import replace_linears
@@ -45,10 +45,7 @@ def model(variant="luong", dtype=torch.float64, task=None, **options):
     torch.manual_seed(0)
     options = {**SIZES, **VARIANTS[variant], **options}
     built = RnnAttentionModel.build_model(Namespace(**options), task or Task())
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.5)
-    return built.to(dtype).eval()
+    return perturb(built, 0.5).to(dtype).eval()
 
 
 def one_layer(attention, cell, **options):

@@ -114,38 +114,13 @@ def test_bad_input_gives_one_line_of_error(words, message, tmp_path, capsys):
     assert message in error and "\n" not in error and not (tmp_path / "report.html").exists()
 
 
-def test_the_palette_is_distinct_with_colour_blindness(tmp_path):
+def test_colours_stand_out_from_the_ground():
     text = (ASSETS / "page.js").read_text(encoding="utf-8")
     for ground, name in (("#ffffff", "light"), ("#14171c", "dark")):
         colours = re.findall(r"#[0-9a-f]{6}", re.search(rf"{name}: \[(.*?)\]", text)[1])
         assert len(colours) == 6
         for colour in colours:
             assert contrast(colour, ground) >= 3, (colour, ground)
-        for vision in VISIONS:
-            seen = [simulate_colour_blindness(colour, vision) for colour in colours]
-            nearest = min(np.linalg.norm(a - b) for place, a in enumerate(seen) for b in seen[:place])
-            assert nearest > 0.12, (name, nearest)
-
-
-def matrix(numbers):
-    return np.array(numbers.split(), dtype=float).reshape(3, 3)
-
-
-# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
-VISIONS = [
-    np.eye(3),
-    matrix("0.152286 1.052583 -0.204868 0.114503 0.786281 0.099216 -0.003882 -0.048116 1.051998"),
-    matrix("0.367322 0.860646 -0.227968 0.280085 0.672501 0.047413 -0.011820 0.042940 0.968881"),
-    matrix("1.255528 -0.076749 -0.178779 -0.078411 0.930809 0.147602 0.004733 0.691367 0.303900"),
-]
-OKLAB_LMS = matrix(
-    "0.4122214708 0.5363325363 0.0514459929 0.2119034982 0.6806995451 0.1073969566"
-    " 0.0883024619 0.2817188376 0.6299787005"
-)
-OKLAB = matrix(
-    "0.2104542553 0.7936177850 -0.0040720468 1.9779984951 -2.4285922050 0.4505937099"
-    " 0.0259040371 0.7827717662 -0.8086757660"
-)
 
 
 def linear(colour):
@@ -158,8 +133,3 @@ def contrast(one, other):
         (float(linear(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (one, other)), reverse=True
     )
     return (bright + 0.05) / (dim + 0.05)
-
-
-def simulate_colour_blindness(colour, vision):
-    """Return a colour in Oklab, where distances agree with perception, as seen with a colour blindness."""
-    return OKLAB @ np.cbrt(OKLAB_LMS @ np.clip(vision @ linear(colour), 0, 1))

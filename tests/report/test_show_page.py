@@ -3,7 +3,7 @@
 import pytest
 import torch
 from browser import fits_window, open_in_notebook, open_page
-from test_report_page import HOSTILE, page_data
+from test_report_page import HOSTILE
 
 from luna_fairseq.report.attention import AttentionMaps
 from luna_fairseq.report.show import attention_page, main
@@ -28,13 +28,6 @@ def random_maps(layers=6, heads=8, rows=32):
 
 def test_page_is_small():
     assert len(attention_page([random_maps()]).text.encode("utf-8")) < 2e6
-
-
-def test_text_that_looks_like_html_stays_text():
-    text = attention_page([random_maps(layers=1)], title=HOSTILE).text
-    assert text.count("<script") == text.count("</script>") == 1 + 3 and "<img" not in text
-    data = page_data(text)
-    assert data["texts"][0]["texts"]["source"] == HOSTILE and data["title"] == HOSTILE
 
 
 @pytest.mark.parametrize(

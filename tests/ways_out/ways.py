@@ -110,22 +110,21 @@ class Forward(Way):
         rows = values_at_tokens(logits, source) if self.kind.job == MASKED else logits
         return [(None, row) for row in rows]
 
-    def continue_item(self, item: Item, prefix: List[int], number: int = NEW) -> List[int]:
-        """Generate the most probable tokens after a prefix, except padding and EOS.
+    def continue_item(self, item: Item, prefix: List[int]) -> List[int]:
+        """Generate the NEW most probable tokens after a prefix, except padding and EOS.
 
         ``continue_items`` of other ways does the same for lists of items and prefixes.
 
         Args:
             item: item whose source the model reads.
             prefix: first tokens of the target.
-            number: number of tokens to generate (default: 5).
 
         Returns:
             Generated tokens.
         """
         source = None if item.source is None else padded([item.source])
         found = [EOS, *prefix]
-        for _ in range(number):
+        for _ in range(NEW):
             logits = self(source, torch.tensor([found]))[0, -1]
             found.append(int(logits.index_fill(0, torch.tensor([PAD, EOS]), -torch.inf).argmax()))
         return found[1 + len(prefix) :]

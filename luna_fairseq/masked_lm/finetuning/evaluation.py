@@ -10,7 +10,7 @@ import torch
 import luna_fairseq.models  # noqa: F401  (registers the models of checkpoints)
 from fairseq import checkpoint_utils, utils
 from fairseq.dataclass.utils import overwrite_args_by_name
-from luna_fairseq.commands.checkpoint import get_option
+from luna_fairseq.checks.model_options import get_option
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics

@@ -41,7 +41,6 @@ CAUSAL_FORMS = FormTable(
     "causal attention",
     Form(
         "triton",
-        "ops/causal_luna/triton.py",
         "a GPU of FASTER_WITH_TRITON (H100, H200), half precision, supported sizes, no graph",
         "a fifth to half of the time of parallel on an H100, and a fifth of its memory",
         prefers_triton,
@@ -49,19 +48,17 @@ CAUSAL_FORMS = FormTable(
     ),
     Form(
         "parallel",
-        "ops/causal_luna/parallel.py",
         "a GPU, no graph",
         "4 ms for 4,096 positions on an H100, in batched products; chunk takes 26 ms on an H200",
         prefers_parallel,
     ),
     Form(
         "chunk",
-        "ops/causal_luna/chunk.py",
         "otherwise",
         "memory: T x L in place of T x K x L, in matrix products",
         otherwise,
     ),
-    Form("naive", "ops/causal_luna/naive.py", "if forced", "the definition", never),
+    Form("naive", "if forced", "the definition", never),
 )
 BACKENDS = ("auto", "naive", "chunk", "parallel", "triton")  # "auto", and the names in CAUSAL_FORMS
 
@@ -126,7 +123,5 @@ def causal_luna(
         return chunk_causal_luna(*inputs, log_decay=log_decay)
     if backend == "parallel":
         return parallel_causal_luna(*inputs, log_decay)
-    if backend == "triton":
-        check_triton_results(q, k, v, pack_weights, log_decay is not None)
-        return triton_causal_luna(*inputs, log_decay)
-    raise NotImplementedError(backend)
+    check_triton_results(q, k, v, pack_weights, log_decay is not None)
+    return triton_causal_luna(*inputs, log_decay)

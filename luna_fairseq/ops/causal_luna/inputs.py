@@ -152,13 +152,12 @@ PACK_WEIGHT_FORMS = FormTable(
     "pack weights of causal attention",
     Form(
         "absorbed",
-        "ops/absorbed.py",
         "should_absorb: a CPU, no graph, long targets, plain linear layers",
         "the projection of the keys, one of three or four of X",
         _should_absorb_keys,
         _can_absorb_keys,
     ),
-    Form("projected", "ops/causal_luna/inputs.py", "otherwise", "keys are projected first", otherwise),
+    Form("projected", "otherwise", "keys are projected first", otherwise),
 )
 
 

@@ -19,7 +19,6 @@ STEP_FORMS = FormTable(
     "causal attention after a state",
     Form(
         "recurrent",
-        "ops/causal_luna/recurrent.py",
         "one new position",
         "all products within a chunk: the output is read from the new sums",
         lambda q: q.size(2) == 1,
@@ -27,7 +26,6 @@ STEP_FORMS = FormTable(
     ),
     Form(
         "chunk",
-        "ops/causal_luna/chunk.py",
         "several new positions (a prefix)",
         "calls: one for all positions",
         otherwise,
