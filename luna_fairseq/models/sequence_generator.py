@@ -147,8 +147,13 @@ class RepeatBlock(NGramRepeatBlock):
         return rows, ngrams[rows, places, -1]
 
     def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-        """Set the log-probabilities [R, V] of tokens that would repeat an n-gram to -inf, in place."""
-        lprobs[self.find(tokens[:, 1 : step + 1])] = -math.inf
+        """Set the log-probabilities [R, V] of tokens that would repeat an n-gram to -inf, in place.
+
+        The token that a prefix forces, the only one with a finite log-probability, may repeat an n-gram.
+        """
+        rows, repeated = self.find(tokens[:, 1 : step + 1])
+        is_free = (lprobs.isfinite().sum(dim=1) > 1)[rows]
+        lprobs[rows[is_free], repeated[is_free]] = -math.inf
         return lprobs
 
 

@@ -220,9 +220,15 @@ def test_repeated_ngrams_by_definition():
         assert set(zip(*(x.tolist() for x in RepeatBlock(n).find(tokens)))) == expected
 
 
-def test_prefixes_may_repeat():
+@pytest.mark.parametrize(
+    "strategy",
+    [search.BeamSearch, search.Sampling, lambda d: search.DiverseBeamSearch(d, 5, 0.5)],
+    ids=["beam", "sampling", "groups"],
+)
+def test_prefixes_may_repeat(strategy):
     prefix = torch.tensor([[7, 8, 7, 8, 7]])
     options = {"no_repeat_ngram_size": 2, "call": {"prefix_tokens": prefix}}
+    options["search_strategy"] = strategy(Task().target_dictionary)
     for hypothesis in run(Generator, tiny_model(), source_batch()[:1], **options)[0]:
         assert hypothesis["tokens"][:5].tolist() == prefix[0].tolist()
         assert hypothesis["tokens"][5] != 8 and hypothesis["score"] > -math.inf
