@@ -161,6 +161,19 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             results += super().generate([tokens], beam, *args, **options)
         return results
 
+    def _build_batches(self, tokens: Any, skip_invalid_size_inputs: bool) -> Iterator[Dict[str, Any]]:
+        """Divide encoded sentences into batches. They may be longer than ``--max-tokens`` of the training."""
+        lengths, limits = torch.tensor([len(sentence) for sentence in tokens]), self.cfg.dataset
+        batches = self.task.get_batch_iterator(
+            dataset=self.task.build_dataset_for_inference(tokens, lengths),
+            max_tokens=limits.max_tokens and max(limits.max_tokens, int(lengths.max())),
+            max_sentences=limits.batch_size,
+            max_positions=self.max_positions,
+            ignore_invalid_inputs=skip_invalid_size_inputs,
+            disable_iterator_cache=True,
+        )
+        return batches.next_epoch_itr(shuffle=False)
+
     def _check_lengths(self, sentences: Iterable[Tensor]) -> None:
         """Raise InputError if an encoded sentence [length] exceeds the positions of the models."""
         if getattr(self.task, "reads_any_length", False):

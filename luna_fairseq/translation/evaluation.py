@@ -263,6 +263,9 @@ class Evaluation:
         user_options = {
             name[2:].replace("-", "_"): value for name, value in parse_options(self.options.generate).items()
         }
+        sizes = [read_sizes(data, subset, self.languages, language) for language in self.languages]
+        # fairseq refuses an example that is longer than a batch.
+        max_tokens = max(int(x.max(initial=self.options.max_tokens)) for x in sizes)
         length: List[str] = []
         for name, limit in limits_by_source(user_options).items():
             length += [f"--{name.replace('_', '-')}", str(limit)]
@@ -278,7 +281,7 @@ class Evaluation:
                 self.method.remove_bpe,
             ],
             # Without a batch size multiple of 1 fairseq skips the sentences of an incomplete last batch.
-            *["--max-tokens", str(self.options.max_tokens), "--required-batch-size-multiple", "1"],
+            *["--max-tokens", str(max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.options.int8 else []),
             *(["--shortlist", str(self.options.shortlist)] if self.options.shortlist else []),
             *[*length, "--log-format", "none", *chain(*_position_options(self.path).items())],

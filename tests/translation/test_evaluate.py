@@ -58,6 +58,16 @@ def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, mo
     assert options[options.index("--max-target-positions") + 1] == "88"
 
 
+@pytest.mark.parametrize("given, expected", [(4, "9"), (30, "30")])
+def test_a_batch_holds_the_longest_example(given, expected, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "_position_options", lambda path: {})
+    monkeypatch.setattr(evaluation, "read_sizes", lambda *names: np.array([3, 9 if names[-1] == "de" else 5]))
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    found = evaluate_with([*words, "--max-tokens", str(given)])
+    options = found._generate_options(found.folder, "test", 1.0)
+    assert options[options.index("--max-tokens") + 1] == expected
+
+
 @pytest.mark.parametrize(
     "extra, expected",
     [
