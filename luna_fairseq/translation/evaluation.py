@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from itertools import chain
@@ -226,7 +227,10 @@ class Evaluation:
         """Run fairseq-generate on a split, unless the output ``name`` is up to date. Return its path."""
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
-        files = [*filter(None, [self.options.shortlist]), *self._data_files(data, subset)]
+        values = parse_options(self.options.generate).values()
+        # The language model of --lm-path is an example.
+        named = [Path(value) for value in values if os.path.isfile(value)]
+        files = [*filter(None, [self.options.shortlist]), *named, *self._data_files(data, subset)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.options.results / "generate.log"
@@ -242,8 +246,8 @@ class Evaluation:
         return self.options.results / name
 
     def _data_files(self, data: Path, subset: str) -> List[Path]:
-        """Return the paths of a split's binarized files and of the dictionaries."""
-        return sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])
+        """Return the paths of a split's binarized files and of all dictionaries."""
+        return sorted([*data.glob(f"{subset}.*"), *data.glob("dict*.txt")])
 
     def _check_lengths(self, data: Path, subset: str) -> None:
         """Raise InputError if an example of a split is longer than the maximum length of the model."""

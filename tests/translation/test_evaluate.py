@@ -149,6 +149,16 @@ def test_a_checkpoint_that_changes_meanwhile_is_not_scored(
         assert translated("--ema", "--beam", "2", meanwhile=replace) == 0
 
 
+@pytest.mark.parametrize("option", ["--lm-path", "--replace-unk"])
+def test_another_content_of_a_file_of_fairseqs_options_is_translated_again(option, translated, tmp_path):
+    file, runs = tmp_path / "file", []
+    for content, expected in (("a", 1), ("a", 1), ("other", 2)):
+        if not file.exists() or file.read_text() != content:
+            file.write_text(content)
+        assert translated("--", f"{option}={file}", meanwhile=runs.append) == 0
+        assert len(runs) == expected
+
+
 def test_one_of_several_test_texts(translated, tmp_path, capsys):
     assert translated() == 0
     said = capsys.readouterr().out
