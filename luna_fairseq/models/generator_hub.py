@@ -109,13 +109,15 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """Translate encoded sentences with beam search, optionally with lexical constraints.
 
         The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
-        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, sentences are translated one
-        by one without this limit.
+        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, there is no such limit. With
+        constraints or prefixes, sentences are translated one by one.
 
         Args:
             tokenized_sentences: token indices [length] of a sentence, or a list of such tensors.
             beam: beam size.
-            args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``.
+            args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``, which may
+                also be given by name. ``inference_step_args={"prefix_tokens": ...}`` holds the first tokens
+                [B, length] of the translations.
             constraints: for each sentence, a list of plain-text phrases that the translation must contain in
                 this order.
             kwargs: generation options, such as ``lenpen``.
@@ -125,6 +127,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
+        kwargs.update(zip([*arguments][3:], args))  # the first three are self, the sentences and the beam
         if kwargs.pop("skip_invalid_size_inputs", False):
             raise InputError("skip_invalid_size_inputs leaves sentences out of the result: remove it")
         for name in kwargs.keys() - known:
@@ -142,23 +145,31 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
             # fairseq would drop some arguments, such as prefix_allowed_tokens_fn.
             of_sentence = None if constraints is None else [constraints]
-            return self.generate([tokenized_sentences], beam, *args, constraints=of_sentence, **kwargs)[0]
+            return self.generate([tokenized_sentences], beam, constraints=of_sentence, **kwargs)[0]
         self._check_lengths(tokenized_sentences)
+        step_args = kwargs.pop("inference_step_args", None) or {}
+        for name, values in {**step_args, "constraints": constraints}.items():
+            if values is not None and len(values) != len(tokenized_sentences):
+                raise InputError(
+                    f"expected {name} for {len(tokenized_sentences)} sentences, got {len(values)}: pass "
+                    "as many as there are sentences"
+                )
         if constraints is None:
             kwargs = {**self._length_limits(kwargs), **kwargs}
-            return super().generate(tokenized_sentences, beam, *args, **kwargs)
-        if len(constraints) != len(tokenized_sentences):
-            raise InputError(
-                f"expected constraints for {len(tokenized_sentences)} sentences, got {len(constraints)}: "
-                "pass a list of phrases for each sentence"
-            )
+            if not step_args:
+                return super().generate(tokenized_sentences, beam, **kwargs)
         results = []
-        for tokens, phrases in zip(tokenized_sentences, constraints):
-            texts = [phrases] if isinstance(phrases, str) else phrases
-            phrase_tokens = [self.encode_target(text)[:-1] for text in texts]  # without </s>
-            packed = pack_constraints([phrase_tokens]).to(self.device)
-            options = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
-            results += super().generate([tokens], beam, *args, **options)
+        for number, tokens in enumerate(tokenized_sentences):
+            # In a batch, fairseq would sort the sentences, but not their prefixes.
+            given = {name: values[number : number + 1] for name, values in step_args.items()}
+            options = {**kwargs, "inference_step_args": given}
+            if constraints is not None:
+                phrases = constraints[number]
+                texts = [phrases] if isinstance(phrases, str) else phrases
+                phrase_tokens = [self.encode_target(text)[:-1] for text in texts]  # without </s>
+                given["constraints"] = pack_constraints([phrase_tokens]).to(self.device)
+                options["constraints"] = "ordered"
+            results += super().generate([tokens], beam, **options)
         return results
 
     def _build_batches(self, tokens: Any, skip_invalid_size_inputs: bool) -> Iterator[Dict[str, Any]]:

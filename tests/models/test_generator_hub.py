@@ -4,11 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
 
 from checkpoints import save  # noqa: E402
 
+from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.models import LunaLanguageModel, LunaModel  # noqa: E402
 
 MODELS = {"translation": LunaModel, "causal LM": LunaLanguageModel}
@@ -35,3 +37,23 @@ def test_a_sentence_may_be_longer_than_the_batches_of_the_training(kind, load):
     texts = ["w1 w2", "w3 " * 12]
     expected, found = (load(kind, max_tokens=size).sample(texts, max_len_b=20) for size in (None, 5))
     assert found == expected
+
+
+@pytest.mark.parametrize("constraints", [None, [["w9"], ["w3"], []]])
+def test_prefixes_are_those_of_their_sentences(constraints, load):
+    hub = load()
+    sentences = [hub.encode(text) for text in ("w1", "w2 w3 w4 w5 w6", "w7 w8 w9")]
+    prefix = {"prefix_tokens": torch.tensor([[7, 11], [8, 11], [9, 11]])}
+    limits = {"constraints": constraints, "max_len_a": 0, "max_len_b": 8}
+    for found in (
+        hub.generate(sentences, 3, inference_step_args=prefix, **limits),
+        hub.generate(sentences, 3, False, False, prefix, **limits),
+    ):
+        best = [hypotheses[0]["tokens"].tolist() for hypotheses in found]
+        assert [tokens[:2] for tokens in best] == prefix["prefix_tokens"].tolist()
+        if constraints:
+            assert hub.tgt_dict.index("w9") in best[0] and hub.tgt_dict.index("w3") in best[1]
+    with pytest.raises(InputError, match="expected prefix_tokens for 2 sentences, got 3"):
+        hub.generate(sentences[:2], inference_step_args=prefix)
+    with pytest.raises(InputError, match="skip_invalid_size_inputs"):
+        hub.generate(sentences, 3, False, True)
