@@ -135,6 +135,11 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         for name in _OPTIONS_OF_COMMANDS:
             if kwargs.get(name) not in (None, getattr(GenerationConfig(), name)):
                 raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
+        if self.is_limited_by_source and kwargs.get("score_reference"):
+            raise InputError(
+                "a text of the source language has no score without its translation: use fairseq-generate "
+                "--score-reference"
+            )
         if beam < 1:
             raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:

@@ -57,3 +57,9 @@ def test_prefixes_are_those_of_their_sentences(constraints, load):
         hub.generate(sentences[:2], inference_step_args=prefix)
     with pytest.raises(InputError, match="skip_invalid_size_inputs"):
         hub.generate(sentences, 3, False, True)
+
+
+def test_a_source_alone_has_no_score(load):
+    with pytest.raises(InputError, match="fairseq-generate --score-reference"):
+        load().score("w1 w2")
+    assert len(load("causal LM").score("w1 w2")["positional_scores"]) == 2
