@@ -238,6 +238,17 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 
     needs_weights = True
 
+    @torch.no_grad()
+    def generate(self, models: Any, sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
+        """Generate hypotheses, and align each of them. With constraints, they may be fewer than the beam."""
+        found = self._generate(sample, **kwargs)
+        for source, hypotheses in zip(sample["net_input"]["src_tokens"].cpu(), found):
+            for hypothesis in hypotheses:
+                weights, tokens = hypothesis["attention"].t().cpu(), hypothesis["tokens"].cpu()
+                alignment = self.extract_alignment(weights, source, tokens, self.pad, self.eos)
+                hypothesis["alignment"] = alignment
+        return found
+
 
 class Candidates(NamedTuple):
     """Best continuations of B sentences with K hypotheses each, at most 2 K per sentence, best first.

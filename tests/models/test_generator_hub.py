@@ -63,3 +63,13 @@ def test_a_source_alone_has_no_score(load):
     with pytest.raises(InputError, match="fairseq-generate --score-reference"):
         load().score("w1 w2")
     assert len(load("causal LM").score("w1 w2")["positional_scores"]) == 2
+
+
+def test_constraints_with_alignments(load):
+    hub = load()
+    sentences = [hub.encode(text) for text in ("w1", "w2 w3 w4 w5 w6")]
+    options = {"constraints": [["w9"], ["w3"]], "max_len_a": 0, "max_len_b": 8}
+    plain, aligned = (hub.generate(sentences, 4, print_alignment=kind, **options) for kind in (None, "hard"))
+    for one, other in zip(sum(plain, []), sum(aligned, [])):
+        assert torch.equal(one["tokens"], other["tokens"])
+        assert [target for _, target in other["alignment"]] == [*range(len(other["tokens"]) - 1)]
