@@ -41,7 +41,13 @@ from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 # Arguments of fairseq's from_pretrained that are not training options.
 _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 # Options of fairseq's commands that its hub takes and ignores.
-_OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "prefix_size", "replace_unk", "retain_dropout")
+_OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "nbest", "prefix_size", "replace_unk")
+# Options that fairseq's from_pretrained takes and ignores, and what to do instead.
+_NOT_FOR_LOADING = {
+    **dict.fromkeys(("beam", "constraints", "score_reference"), "give it to translate, sample or generate"),
+    **dict.fromkeys(("fp16", "memory_efficient_fp16"), "call half() on the loaded model"),
+    **dict.fromkeys(("bf16", "memory_efficient_bf16"), "call bfloat16() on the loaded model"),
+}
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
@@ -132,9 +138,9 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             raise InputError("skip_invalid_size_inputs leaves sentences out of the result: remove it")
         for name in kwargs.keys() - known:
             raise InputError(f"generation has no option {name}{suggest_name(name, known)}")
-        for name in _OPTIONS_OF_COMMANDS:
-            if kwargs.get(name) not in (None, getattr(GenerationConfig(), name)):
-                raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
+        _check_no_options_of_commands(kwargs)
+        if kwargs.get("retain_dropout"):
+            raise InputError("retain_dropout has no effect after loading: give it to from_pretrained")
         if self.is_limited_by_source and kwargs.get("score_reference"):
             raise InputError(
                 "a text of the source language has no score without its translation: use fairseq-generate "
@@ -213,6 +219,13 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         loaded, defaults = self.cfg.generation, GenerationConfig()
         changed = {name: loaded[name] for name in loaded if loaded[name] != getattr(defaults, name, None)}
         return limits_by_source({**changed, **options})
+
+
+def _check_no_options_of_commands(options: Mapping[str, Any]) -> None:
+    """Raise InputError if ``options`` has an option that only fairseq's commands use."""
+    for name in _OPTIONS_OF_COMMANDS:
+        if options.get(name) not in (None, getattr(GenerationConfig(), name)):
+            raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
 
 
 def _sentences(text: str, dictionary: Any) -> List[str]:
@@ -327,11 +340,16 @@ def from_pretrained(
 
     Raises:
         InputError: A folder or the averaged weights are missing, ``hub`` does not support this type of model,
-            or an option is unknown.
+            or an option is unknown or has no effect.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):
         raise InputError(fault)
+    settings = {**(kwargs.get("generation_args") or {}), **kwargs}
+    _check_no_options_of_commands(settings)
+    for name, advice in _NOT_FOR_LOADING.items():
+        if settings.get(name):
+            raise InputError(f"{name} has no effect in from_pretrained: {advice}")
     folders = find_folders(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
         find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer

@@ -73,3 +73,29 @@ def test_constraints_with_alignments(load):
     for one, other in zip(sum(plain, []), sum(aligned, [])):
         assert torch.equal(one["tokens"], other["tokens"])
         assert [target for _, target in other["alignment"]] == [*range(len(other["tokens"]) - 1)]
+
+
+@pytest.mark.parametrize(
+    "options, advice",
+    [
+        ({"beam": 2}, "beam has no effect in from_pretrained: give it to translate"),
+        ({"generation_args": {"beam": 2}}, "beam has no effect"),
+        ({"bf16": True}, r"bf16 has no effect in from_pretrained: call bfloat16\(\) on the loaded model"),
+        ({"memory_efficient_fp16": True}, r"call half\(\)"),
+        ({"nbest": 2}, "nbest has an effect in fairseq's commands only"),
+        ({"replace_unk": "file"}, "replace_unk has an effect in fairseq's commands only"),
+    ],
+)
+def test_options_without_an_effect_are_refused_at_loading(options, advice, load):
+    with pytest.raises(InputError, match=advice):
+        load(**options)
+
+
+def test_generation_options_given_at_loading_have_an_effect(load):
+    hub = load(max_len_a=0, max_len_b=3, fp16=False, lm_path=None)
+    assert len(hub.generate(hub.encode("w1 w2"))[0]["tokens"]) == 4
+    with pytest.raises(InputError, match="retain_dropout has no effect after loading: give it to from_pre"):
+        hub.translate("w1", retain_dropout=True)
+    hub = load(dropout=0.5, retain_dropout=True)
+    first, second = (hub.generate(hub.encode("w1 w2"))[0]["score"] for _ in range(2))
+    assert first != second
