@@ -296,9 +296,12 @@ class LanguageModelHub(GeneratorHub):
         return super(LanguageModelHub, hub).sample(sentences, beam, verbose, **kwargs)
 
     def _get_only_model(self) -> Any:
-        """Return the model of this hub. Raise InputError if the hub has an ensemble of models."""
+        """Return the model of this hub. Raise InputError for an ensemble, or a model without such a state."""
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
+        if not hasattr(self.models[0].decoder, "continue_from"):
+            name = type(self.models[0]).__name__
+            raise InputError(f"{name} has no stream, only models of --arch luna_lm: give sample the whole text")
         return self.models[0]
 
 

@@ -9,9 +9,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
 
 from checkpoints import save  # noqa: E402
+from tiny_luna import Task, build_perturbed  # noqa: E402
+from tiny_models import LM_OPTIONS  # noqa: E402
 
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.models import LunaLanguageModel, LunaModel  # noqa: E402
+from luna_fairseq.models.stream import Stream  # noqa: E402
+from luna_fairseq.peers.models import PeerLanguageModel  # noqa: E402
 
 MODELS = {"translation": LunaModel, "causal LM": LunaLanguageModel}
 
@@ -99,3 +103,12 @@ def test_generation_options_given_at_loading_have_an_effect(load):
     hub = load(dropout=0.5, retain_dropout=True)
     first, second = (hub.generate(hub.encode("w1 w2"))[0]["score"] for _ in range(2))
     assert first != second
+
+
+def test_a_model_without_a_state_has_no_stream(load):
+    hub = load("causal LM")
+    options = {name: value for name, value in LM_OPTIONS.items() if name != "projection_length"}
+    hub.models[0] = build_perturbed(PeerLanguageModel, options, Task(23, 23))
+    for call in (hub.read, lambda text: hub.sample(text, stream=Stream())):
+        with pytest.raises(InputError, match="PeerLanguageModel has no stream"):
+            call("w1 w2")
