@@ -301,7 +301,9 @@ class LanguageModelHub(GeneratorHub):
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
         if not hasattr(self.models[0].decoder, "continue_from"):
             name = type(self.models[0]).__name__
-            raise InputError(f"{name} has no stream, only models of --arch luna_lm: give sample the whole text")
+            raise InputError(
+                f"{name} has no stream, only models of --arch luna_lm: give sample the whole text"
+            )
         return self.models[0]
 
 
