@@ -64,6 +64,23 @@ class TaskState(Dict[str, Any]):
     origin: Origin
 
 
+class _OptionalOverrides(Dict[str, Any]):
+    """Overrides that a model may lack, because they are for the translation model beside it."""
+
+
+@CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_model_ensemble")
+def _load_models(
+    load: Function, filenames: Any, arg_overrides: Any = None, task: Any = None, *args: Any, **kw: Any
+) -> Any:
+    """Replacement for ``load_model_ensemble`` that loads the model of ``--lm-path`` with any overrides.
+
+    fairseq-generate passes the overrides of the translation model on, and loads only this model without a
+    task.
+    """
+    overrides = arg_overrides if task is not None else _OptionalOverrides(arg_overrides or {})
+    return load(filenames, overrides, task, *args, **kw)
+
+
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
     """Replacement for ``load_checkpoint_to_cpu`` that checks the file and the options ``arg_overrides``.
@@ -83,7 +100,8 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
             raise
         raise InputError(f"{path} {fault}{advise_intact(Path(path))}") from None
     fill_in_options(state, overrides or {})
-    _check_overrides(state, overrides or {})
+    if not isinstance(arg_overrides, _OptionalOverrides):
+        _check_overrides(state, overrides or {})
     same_training.set_languages(path, state, languages)
     origin = Origin(
         str(path),

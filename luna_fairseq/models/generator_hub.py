@@ -38,7 +38,13 @@ from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 # Arguments of fairseq's from_pretrained that are not training options.
 _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 # Options of fairseq's commands that its hub takes and ignores.
-_OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "prefix_size", "replace_unk", "retain_dropout")
+_OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "nbest", "prefix_size", "replace_unk")
+# Options that fairseq's from_pretrained takes and ignores, and what to do instead.
+_NOT_FOR_LOADING = {
+    **dict.fromkeys(("beam", "constraints", "score_reference"), "give it to translate, sample or generate"),
+    **dict.fromkeys(("fp16", "memory_efficient_fp16"), "call half() on the loaded model"),
+    **dict.fromkeys(("bf16", "memory_efficient_bf16"), "call bfloat16() on the loaded model"),
+}
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
@@ -106,13 +112,15 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """Translate encoded sentences with beam search, optionally with lexical constraints.
 
         The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
-        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, sentences are translated one
-        by one without this limit.
+        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, there is no such limit. With
+        constraints or prefixes, sentences are translated one by one.
 
         Args:
             tokenized_sentences: token indices [length] of a sentence, or a list of such tensors.
             beam: beam size.
-            args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``.
+            args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``, which may
+                also be given by name. ``inference_step_args={"prefix_tokens": ...}`` holds the first tokens
+                [B, length] of the translations.
             constraints: for each sentence, a list of plain-text phrases that the translation must contain in
                 this order.
             kwargs: generation options, such as ``lenpen``.
@@ -122,13 +130,19 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
+        kwargs.update(zip([*arguments][3:], args))  # the first three are self, the sentences and the beam
         if kwargs.pop("skip_invalid_size_inputs", False):
             raise InputError("skip_invalid_size_inputs leaves sentences out of the result: remove it")
         for name in kwargs.keys() - known:
             raise InputError(f"generation has no option {name}{suggest_name(name, known)}")
-        for name in _OPTIONS_OF_COMMANDS:
-            if kwargs.get(name) not in (None, getattr(GenerationConfig(), name)):
-                raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
+        _check_no_options_of_commands(kwargs)
+        if kwargs.get("retain_dropout"):
+            raise InputError("retain_dropout has no effect after loading: give it to from_pretrained")
+        if self.is_limited_by_source and kwargs.get("score_reference"):
+            raise InputError(
+                "a text of the source language has no score without its translation: use fairseq-generate "
+                "--score-reference"
+            )
         if beam < 1:
             raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:
@@ -139,24 +153,45 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
             # fairseq would drop some arguments, such as prefix_allowed_tokens_fn.
             of_sentence = None if constraints is None else [constraints]
-            return self.generate([tokenized_sentences], beam, *args, constraints=of_sentence, **kwargs)[0]
+            return self.generate([tokenized_sentences], beam, constraints=of_sentence, **kwargs)[0]
         self._check_lengths(tokenized_sentences)
+        step_args = kwargs.pop("inference_step_args", None) or {}
+        for name, values in {**step_args, "constraints": constraints}.items():
+            if values is not None and len(values) != len(tokenized_sentences):
+                raise InputError(
+                    f"expected {name} for {len(tokenized_sentences)} sentences, got {len(values)}: pass "
+                    "as many as there are sentences"
+                )
         if constraints is None:
             kwargs = {**self._length_limits(kwargs), **kwargs}
-            return super().generate(tokenized_sentences, beam, *args, **kwargs)
-        if len(constraints) != len(tokenized_sentences):
-            raise InputError(
-                f"expected constraints for {len(tokenized_sentences)} sentences, got {len(constraints)}: "
-                "pass a list of phrases for each sentence"
-            )
+            if not step_args:
+                return super().generate(tokenized_sentences, beam, **kwargs)
         results = []
-        for tokens, phrases in zip(tokenized_sentences, constraints):
-            texts = [phrases] if isinstance(phrases, str) else phrases
-            phrase_tokens = [self.encode_target(text)[:-1] for text in texts]  # without </s>
-            packed = pack_constraints([phrase_tokens]).to(self.device)
-            options = {**kwargs, "constraints": "ordered", "inference_step_args": {"constraints": packed}}
-            results += super().generate([tokens], beam, *args, **options)
+        for number, tokens in enumerate(tokenized_sentences):
+            # In a batch, fairseq would sort the sentences, but not their prefixes.
+            given = {name: values[number : number + 1] for name, values in step_args.items()}
+            options = {**kwargs, "inference_step_args": given}
+            if constraints is not None:
+                phrases = constraints[number]
+                texts = [phrases] if isinstance(phrases, str) else phrases
+                phrase_tokens = [self.encode_target(text)[:-1] for text in texts]  # without </s>
+                given["constraints"] = pack_constraints([phrase_tokens]).to(self.device)
+                options["constraints"] = "ordered"
+            results += super().generate([tokens], beam, **options)
         return results
+
+    def _build_batches(self, tokens: Any, skip_invalid_size_inputs: bool) -> Iterator[Dict[str, Any]]:
+        """Divide encoded sentences into batches. They may be longer than ``--max-tokens`` of the training."""
+        lengths, limits = torch.tensor([len(sentence) for sentence in tokens]), self.cfg.dataset
+        batches = self.task.get_batch_iterator(
+            dataset=self.task.build_dataset_for_inference(tokens, lengths),
+            max_tokens=limits.max_tokens and max(limits.max_tokens, int(lengths.max())),
+            max_sentences=limits.batch_size,
+            max_positions=self.max_positions,
+            ignore_invalid_inputs=skip_invalid_size_inputs,
+            disable_iterator_cache=True,
+        )
+        return batches.next_epoch_itr(shuffle=False)
 
     def _check_lengths(self, sentences: Iterable[Tensor]) -> None:
         """Raise InputError if an encoded sentence [length] exceeds the positions of the models."""
@@ -181,6 +216,13 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         loaded, defaults = self.cfg.generation, GenerationConfig()
         changed = {name: loaded[name] for name in loaded if loaded[name] != getattr(defaults, name, None)}
         return limits_by_source({**changed, **options})
+
+
+def _check_no_options_of_commands(options: Mapping[str, Any]) -> None:
+    """Raise InputError if ``options`` has an option that only fairseq's commands use."""
+    for name in _OPTIONS_OF_COMMANDS:
+        if options.get(name) not in (None, getattr(GenerationConfig(), name)):
+            raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
 
 
 def _sentences(text: str, dictionary: Any) -> List[str]:
@@ -251,9 +293,14 @@ class LanguageModelHub(GeneratorHub):
         return super(LanguageModelHub, hub).sample(sentences, beam, verbose, **kwargs)
 
     def _get_only_model(self) -> Any:
-        """Return the model of this hub. Raise InputError if the hub has an ensemble of models."""
+        """Return the model of this hub. Raise InputError for an ensemble, or a model without such a state."""
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
+        if not hasattr(self.models[0].decoder, "continue_from"):
+            name = type(self.models[0]).__name__
+            raise InputError(
+                f"{name} has no stream, only models of --arch luna_lm: give sample the whole text"
+            )
         return self.models[0]
 
 
@@ -283,11 +330,16 @@ def from_pretrained(
 
     Raises:
         InputError: A folder or the averaged weights are missing, ``hub`` does not support this type of model,
-            or an option is unknown.
+            or an option is unknown or has no effect.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):
         raise InputError(fault)
+    settings = {**(kwargs.get("generation_args") or {}), **kwargs}
+    _check_no_options_of_commands(settings)
+    for name, advice in _NOT_FOR_LOADING.items():
+        if settings.get(name):
+            raise InputError(f"{name} has no effect in from_pretrained: {advice}")
     folders = find_folders(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:
         find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer

@@ -114,6 +114,7 @@ class MaskedLMHub(RobertaHubInterface):
     def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
         """Return log-probabilities or logits [B, classes] of the classification head named ``head``.
 
+        The result of a head with one output (regression) is always the output itself, [B, 1].
         Sentences that exceed the model's maximum length are truncated with a warning, as in
         ``luna-evaluate-task``.
         """
@@ -127,7 +128,7 @@ class MaskedLMHub(RobertaHubInterface):
         truncated = [sentence[:positions] for sentence in sentences]
         features, extra = self._run_model(truncated, features_only=True)
         logits = self.model.classify(head, features, extra)
-        return logits if return_logits else F.log_softmax(logits, dim=-1)
+        return logits if return_logits or logits.size(-1) == 1 else F.log_softmax(logits, dim=-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
         """Predict the token at the only ``<mask>`` in a text.

@@ -4,6 +4,8 @@ The search returns the hypotheses and scores of fairseq's ``SequenceGenerator``,
 the tokens of all hypotheses of a sentence together. This search first finds the best tokens of each
 hypothesis, among which are the best tokens of the sentence.
 
+``--max-len-a`` limits each translation by its own source. In fairseq, the longest source of the batch counts.
+
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
 log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist);
 S source tokens.
@@ -147,8 +149,13 @@ class RepeatBlock(NGramRepeatBlock):
         return rows, ngrams[rows, places, -1]
 
     def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
-        """Set the log-probabilities [R, V] of tokens that would repeat an n-gram to -inf, in place."""
-        lprobs[self.find(tokens[:, 1 : step + 1])] = -math.inf
+        """Set the log-probabilities [R, V] of tokens that would repeat an n-gram to -inf, in place.
+
+        The token that a prefix forces, the only one with a finite log-probability, may repeat an n-gram.
+        """
+        rows, repeated = self.find(tokens[:, 1 : step + 1])
+        is_free = (lprobs.isfinite().sum(dim=1) > 1)[rows]
+        lprobs[rows[is_free], repeated[is_free]] = -math.inf
         return lprobs
 
 
@@ -207,8 +214,16 @@ class Generator(SequenceGenerator):
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
         return BatchSearch(self, net_input, last, prefix_tokens, bos_token).run()
 
+    def is_finished(self, step: int, unfin_idx: int, max_len: Any, *args: Any) -> bool:
+        """Return True if a sentence has all its hypotheses, or ends in this step.
+
+        ``max_len`` is the last step of all sentences or, in :class:`BatchSearch`, a list with that of each.
+        """
+        last = max_len[unfin_idx] if isinstance(max_len, list) else max_len
+        return super().is_finished(step, unfin_idx, last, *args)
+
     def _find_last_step(self, source_length: int, prefix: Optional[Tensor]) -> int:
-        """Return the zero-based index of the last step, in which all remaining hypotheses end.
+        """Return the zero-based index of the last step of a batch, in which all remaining hypotheses end.
 
         Raises InputError if the shortest permitted output or the prefix [B, length] does not end before it.
         """
@@ -233,6 +248,17 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 
     needs_weights = True
 
+    @torch.no_grad()
+    def generate(self, models: Any, sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
+        """Generate hypotheses, and align each of them. With constraints, they may be fewer than the beam."""
+        found = self._generate(sample, **kwargs)
+        for source, hypotheses in zip(sample["net_input"]["src_tokens"].cpu(), found):
+            for hypothesis in hypotheses:
+                weights, tokens = hypothesis["attention"].t().cpu(), hypothesis["tokens"].cpu()
+                alignment = self.extract_alignment(weights, source, tokens, self.pad, self.eos)
+                hypothesis["alignment"] = alignment
+        return found
+
 
 class Candidates(NamedTuple):
     """Best continuations of B sentences with K hypotheses each, at most 2 K per sentence, best first.
@@ -251,7 +277,7 @@ class BatchSearch:
     Args:
         generator: generator with the models and the search options.
         net_input: inputs of the encoder or, for a language model, of the decoder.
-        last: zero-based index of the last step, in which all remaining hypotheses end.
+        last: zero-based index of the last step of the batch, in which all remaining hypotheses end.
         prefix: first tokens [B, length] that translations must begin with, padded on the right. None if there
             is no prefix.
         bos_token: symbol before the first token (default: the end-of-sentence symbol).
@@ -260,6 +286,7 @@ class BatchSearch:
         tokens: initial symbol and generated tokens [R, last + 2], padded on the right.
         scores: cumulative log-probabilities [R, last + 1], one for each token so far.
         attention: attention weights [R, S, last + 2] over the source. None if the models return no weights.
+        limits: index of the last step of each sentence.
     """
 
     def __init__(
@@ -273,7 +300,8 @@ class BatchSearch:
         source = net_input["src_tokens"]
         B, K, device = len(source), generator.beam_size, source.device
         self.generator, self.model, self.beam_size = generator, generator.model, K
-        self.last, self.prefix = last, prefix
+        self.prefix, self.limits = prefix, self._find_limits(source, last, prefix)
+        self.last = max(self.limits)
         self.order = torch.arange(B, device=device).repeat_interleave(K)
         self.encoded = self.model.reorder_encoder_out(self.model.forward_encoder(net_input), self.order)
         self.states: List[Dict[str, Any]] = [{} for _ in self.model.models]
@@ -310,6 +338,18 @@ class BatchSearch:
             order = scores.sort(descending=True).indices.tolist()
             self.hypotheses[number] = [hypotheses[i] for i in order]
         return self.hypotheses
+
+    def _find_limits(self, source: Tensor, last: int, prefix: Optional[Tensor]) -> List[int]:
+        """Return the last step of each sentence, at most ``last``, in which its remaining hypotheses end."""
+        options = self.generator
+        if not options.max_len_a:
+            return [last] * len(source)
+        lengths, least = source.ne(options.pad).sum(dim=1).tolist(), [options.min_len] * len(source)
+        if prefix is not None:
+            is_token = prefix.ne(options.pad) & prefix.ne(options.eos)
+            least = is_token.sum(dim=1).clamp(min=options.min_len).tolist()
+        limits = (int(options.max_len_a * length + options.max_len_b) for length in lengths)
+        return [min(last, max(pair)) for pair in zip(limits, least)]
 
     def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
         """Return the log-probability columns of suppressed tokens. None if no token is suppressed."""
@@ -354,16 +394,16 @@ class BatchSearch:
         """Find the n best next tokens of each of R hypotheses.
 
         Return their log-probabilities and columns, both [R, n], where n is at most 2 K for beam size K, and 1
-        in the last step. The log-probabilities ``lprobs`` [R, N] of N tokens are modified in place.
+        if all sentences end. The log-probabilities ``lprobs`` [R, N] of N tokens are modified in place.
         """
         options = self.generator
         lprobs[:, self.pad_column].fill_(-math.inf)
         if options.unk_penalty:
             lprobs[:, self.unk_column].sub_(options.unk_penalty)
-        if step == self.last:
+        if step >= max(self.limits):
             columns = torch.full_like(self.order, self.eos_column)[:, None]
             return remove_nan(lprobs.gather(1, columns)), columns
-        forced = None
+        ends, forced = lprobs[:, self.eos_column].clone(), None
         if self.prefix is not None and step < self.prefix.size(1):
             forced = self._force_tokens(self.prefix[:, step], lprobs)
         else:
@@ -374,6 +414,11 @@ class BatchSearch:
         if options.repeat_ngram_blocker is not None:
             rows, tokens = options.repeat_ngram_blocker.find(self.tokens[:, 1 : step + 1])
             lprobs[rows, self.encoded.find_columns(tokens)] = -math.inf
+        if step >= min(self.limits):  # some sentences end
+            is_last = [step >= limit for limit in self.limits for _ in range(self.beam_size)]
+            rows = torch.tensor(is_last, device=lprobs.device).nonzero().squeeze(1)
+            lprobs[rows] = -math.inf
+            lprobs[rows, self.eos_column] = ends[rows]
         values, columns = find_largest(lprobs, min(2 * self.beam_size, lprobs.size(1)))
         if forced is not None:
             is_forced, forced_values, forced_columns = forced
@@ -430,7 +475,7 @@ class BatchSearch:
             K,
             self.attention,
             source_lengths,
-            self.last,
+            self.limits,
         )
 
     def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
@@ -445,6 +490,7 @@ class BatchSearch:
             candidates, ends = Candidates(*(x[left] for x in candidates)), ends[left]
             self.unused = self.unused[left]
             self.prefix = None if self.prefix is None else self.prefix[left]
+            self.limits = [limit for number, limit in enumerate(self.limits) if number not in finished]
         ends[:, :K] |= self.unused
         # The best candidates that do not end, followed by those that do.
         n = ends.size(1)

@@ -89,6 +89,8 @@ class SoftmaxCausalAttention(nn.Module):
         future: Optional[Tensor] = None,
     ) -> Tensor:
         """Apply fairseq's self-attention, with its incremental state ``store`` or causal mask ``future``."""
+        if store is None and not hasattr(self.softmax.q_proj, "weight"):
+            store = {}  # without it, fairseq reads the weights, which --int8 and --bf16 convert
         output, _ = self.softmax(
             *(query, query, query),
             key_padding_mask=key_padding_mask,

@@ -48,8 +48,8 @@ def write_single_sentences(
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
-    for language in languages:
-        shutil.copyfile(str(data / f"dict.{language}.txt"), str(folder / f"dict.{language}.txt"))
+    for path in data.glob("dict*.txt"):  # a language model of --lm-path reads dict.txt
+        shutil.copyfile(str(path), str(folder / path.name))
     dictionary = Dictionary.load(str(data / f"dict.{source}.txt"))
     name = f"{subset}.{source}-{target}.{source}"
     text = data_utils.load_indexed_dataset(str(data / name), dictionary)

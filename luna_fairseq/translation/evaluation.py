@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from itertools import chain
@@ -226,7 +227,10 @@ class Evaluation:
         """Run fairseq-generate on a split, unless the output ``name`` is up to date. Return its path."""
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
-        files = [*filter(None, [self.options.shortlist]), *self._data_files(data, subset)]
+        values = parse_options(self.options.generate).values()
+        # The language model of --lm-path is an example.
+        named = [Path(value) for value in values if os.path.isfile(value)]
+        files = [*filter(None, [self.options.shortlist]), *named, *self._data_files(data, subset)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.options.results / "generate.log"
@@ -242,8 +246,8 @@ class Evaluation:
         return self.options.results / name
 
     def _data_files(self, data: Path, subset: str) -> List[Path]:
-        """Return the paths of a split's binarized files and of the dictionaries."""
-        return sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])
+        """Return the paths of a split's binarized files and of all dictionaries."""
+        return sorted([*data.glob(f"{subset}.*"), *data.glob("dict*.txt")])
 
     def _check_lengths(self, data: Path, subset: str) -> None:
         """Raise InputError if an example of a split is longer than the maximum length of the model."""
@@ -263,6 +267,9 @@ class Evaluation:
         user_options = {
             name[2:].replace("-", "_"): value for name, value in parse_options(self.options.generate).items()
         }
+        sizes = [read_sizes(data, subset, self.languages, language) for language in self.languages]
+        # fairseq refuses an example that is longer than a batch.
+        max_tokens = max(int(x.max(initial=self.options.max_tokens)) for x in sizes)
         length: List[str] = []
         for name, limit in limits_by_source(user_options).items():
             length += [f"--{name.replace('_', '-')}", str(limit)]
@@ -278,7 +285,7 @@ class Evaluation:
                 self.method.remove_bpe,
             ],
             # Without a batch size multiple of 1 fairseq skips the sentences of an incomplete last batch.
-            *["--max-tokens", str(self.options.max_tokens), "--required-batch-size-multiple", "1"],
+            *["--max-tokens", str(max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.options.int8 else []),
             *(["--shortlist", str(self.options.shortlist)] if self.options.shortlist else []),
             *[*length, "--log-format", "none", *chain(*_position_options(self.path).items())],

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import luna_fairseq.models  # noqa: F401  registers the architectures
+from fairseq import checkpoint_utils
 from fairseq.checkpoint_utils import load_checkpoint_to_cpu
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from luna_fairseq.errors import InputError
@@ -47,3 +48,19 @@ def test_an_option_of_generation_is_refused_for_a_model_without_it(option, lacks
     message = f"^--{option}: the checkpoint's model, transformer, does not support {lacks}. Remove the option"
     with pytest.raises(InputError, match=message):
         load_checkpoint_to_cpu(save_checkpoint(tmp_path / "theirs.pt", "transformer"), {option: "given"})
+
+
+@pytest.mark.parametrize("name", ["luna_lm", "transformer_lm"])
+def test_options_of_the_translation_model_do_not_concern_the_model_of_lm_path(name, tmp_path, monkeypatch):
+    """fairseq-generate loads both with the same overrides."""
+
+    def load(filenames, overrides, *_):
+        return [load_checkpoint_to_cpu(filenames[0], overrides)], None, None
+
+    monkeypatch.setattr(checkpoint_utils, "load_model_ensemble_and_task", load)
+    path = save_checkpoint(tmp_path / "lm.pt", name, tokens_per_sample=8, max_target_positions=8)
+    overrides = {"int8": True, "shortlist": "given"}
+    (state,), _ = checkpoint_utils.load_model_ensemble([path], arg_overrides=overrides, task=None)
+    assert state["cfg"].model.get("int8") == (True if name == "luna_lm" else None)
+    with pytest.raises(InputError, match="does not support"):
+        checkpoint_utils.load_model_ensemble([path], arg_overrides=overrides, task=object())

@@ -76,3 +76,10 @@ def test_examples_longer_than_the_positions_are_cut_and_counted(hub, vectors, ca
         torch.testing.assert_close(found[:1], hub.predict(head, long[:positions]), rtol=0, atol=1e-5)
     with pytest.raises(InputError, match="got an empty list"):
         hub.predict(head, [])
+
+
+def test_regression(hub):
+    hub.register_classification_head("regression", num_classes=1)
+    with torch.no_grad():
+        found, logits = (hub.predict("regression", hub.encode("w1 w2"), raw) for raw in (False, True))
+    assert torch.equal(found, logits) and found.abs() > 0

@@ -71,7 +71,6 @@ OPTIONS = {
     "length penalty": {"len_penalty": 0.3},
     "least length": {"min_len": 6},
     "one token": {"max_len_b": 0, "min_len": 0},
-    "limit by source": {"max_len_a": 0.5, "max_len_b": 3},
     "temperature": {"temperature": 0.6},
     "unknown words": {"unk_penalty": -4},
     "suppressed": {"tokens_to_suppress": ["w3", "w8", "w33"]},
@@ -87,6 +86,43 @@ OPTIONS = {
 def test_options(name, number, beam):
     models = [tiny_model(seed=seed, task=SMALL) for seed in range(number)]
     assert_same_search(models, source_batch(), beam_size=beam, **OPTIONS[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"min_len": 2},
+        {"call": {"prefix_tokens": PREFIX}},
+        {"no_repeat_ngram_size": 1},
+        {"tokens_to_suppress": ["w3", "w8", "w33"]},
+    ],
+    ids=["plain", "least length", "prefixes", "no repetition", "suppressed"],
+)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_limit_by_the_source_does_not_depend_on_the_batch(options, beam):
+    """For each sentence alone, the search is fairseq's."""
+    model, source = tiny_model(task=SMALL), source_batch()
+    options = {"max_len_a": 0.5, "max_len_b": 1, "beam_size": beam, **options}
+    # fairseq's block of n-grams has no effect.
+    kind = Generator if "no_repeat_ngram_size" in options else SequenceGenerator
+    lengths = set()
+    for number, found in enumerate(run(Generator, model, source, **options)):
+        call = {name: value[number : number + 1] for name, value in options.get("call", {}).items()}
+        alone = source[number, source[number].ne(PAD)][None]
+        (expected,) = run(kind, model, alone, **{**options, "call": call})
+        assert [x["tokens"].tolist() for x in found] == [x["tokens"].tolist() for x in expected]
+        for one, other in zip(found, expected):
+            torch.testing.assert_close(
+                one["positional_scores"], other["positional_scores"], rtol=0, atol=1e-6
+            )
+        lengths.add(len(found[0]["tokens"]))
+    assert len(lengths) > 1
+
+
+def test_the_least_length_exceeds_the_limit_by_the_source():
+    found = run(Generator, tiny_model(), source_batch(), max_len_a=1, max_len_b=0, min_len=8)
+    assert [len(hypotheses[0]["tokens"]) for hypotheses in found] == [10, 9, 9, 9]
 
 
 def test_large_dictionary():
@@ -228,9 +264,15 @@ def test_repeated_ngrams_by_definition():
         assert set(zip(*(x.tolist() for x in RepeatBlock(n).find(tokens)))) == expected
 
 
-def test_prefixes_may_repeat():
+@pytest.mark.parametrize(
+    "strategy",
+    [search.BeamSearch, search.Sampling, lambda d: search.DiverseBeamSearch(d, 5, 0.5)],
+    ids=["beam", "sampling", "groups"],
+)
+def test_prefixes_may_repeat(strategy):
     prefix = torch.tensor([[7, 8, 7, 8, 7]])
     options = {"no_repeat_ngram_size": 2, "call": {"prefix_tokens": prefix}}
+    options["search_strategy"] = strategy(Task().target_dictionary)
     for hypothesis in run(Generator, tiny_model(), source_batch()[:1], **options)[0]:
         assert hypothesis["tokens"][:5].tolist() == prefix[0].tolist()
         assert hypothesis["tokens"][5] != 8 and hypothesis["score"] > -math.inf

@@ -7,6 +7,8 @@ from tiny_models import SOFTMAX_VARIANTS, beam_search, lprobs_of, softmax_causal
 
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.bfloat16_linear import has_bfloat16_products, use_bfloat16
+from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules import LunaAttention, Source
 
 
@@ -81,3 +83,16 @@ def test_beam_search_scores_as_the_model_does_all_at_once(variant, beam):
             assert_close(hypothesis["positional_scores"].double(), lprobs, tolerance=1e-5)
             alignment = hypothesis["attention"][-len(sentence) :].double()  # [S, T], padding first
             assert_close(alignment, extra["attn"][0][0].T, tolerance=1e-5)
+
+
+needs_bfloat16 = pytest.mark.skipif(not has_bfloat16_products(), reason="needs avx512_bf16 or AMX")
+
+
+@pytest.mark.parametrize("convert", [quantise, pytest.param(use_bfloat16, marks=needs_bfloat16)])
+def test_converted_models_score(convert):
+    model, (sources, targets) = softmax_causal().float(), map(batch, example((9, 4, 6), (5, 3, 7)))
+    with torch.no_grad():
+        expected = model(sources, None, targets)[0]
+        convert(model)
+        found = model(sources, None, targets)[0]
+    assert (found - expected).abs().max() < 0.05 * expected.abs().max()

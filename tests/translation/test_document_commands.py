@@ -1,6 +1,7 @@
 """Documents from text to score: preparation in pieces, translation, and one output line per sentence."""
 
 import json
+import shutil
 from functools import partial
 
 import demo_corpus
@@ -205,10 +206,12 @@ def test_a_piece_longer_than_the_positions_is_refused_before_anything_is_transla
 
 
 def test_sentences_that_are_translated_again_have_a_source_alone(trained, tmp_path):
-    languages = ("en", "de")
-    write_single_sentences(trained[0] / "data", "test", languages, [0], tmp_path)
-    source, target = (read_sizes(tmp_path, "test", languages, language) for language in languages)
-    assert source.min() > 1 and not len(target)
+    languages, data, folder = ("en", "de"), tmp_path / "data", tmp_path / "singly"
+    shutil.copytree(str(trained[0] / "data"), str(data))
+    (data / "dict.txt").touch()  # of a language model
+    write_single_sentences(data, "test", languages, [0], folder)
+    source, target = (read_sizes(folder, "test", languages, language) for language in languages)
+    assert source.min() > 1 and not len(target) and (folder / "dict.txt").is_file()
 
 
 def test_another_number_of_sentences_shifts_no_line(tmp_path):

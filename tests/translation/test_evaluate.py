@@ -58,6 +58,16 @@ def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, mo
     assert options[options.index("--max-target-positions") + 1] == "88"
 
 
+@pytest.mark.parametrize("given, expected", [(4, "9"), (30, "30")])
+def test_a_batch_holds_the_longest_example(given, expected, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "_position_options", lambda path: {})
+    monkeypatch.setattr(evaluation, "read_sizes", lambda *names: np.array([3, 9 if names[-1] == "de" else 5]))
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    found = evaluate_with([*words, "--max-tokens", str(given)])
+    options = found._generate_options(found.folder, "test", 1.0)
+    assert options[options.index("--max-tokens") + 1] == expected
+
+
 @pytest.mark.parametrize(
     "extra, expected",
     [
@@ -137,6 +147,16 @@ def test_a_checkpoint_that_changes_meanwhile_is_not_scored(
     assert {score["checkpoint_sha256"] for score in scores} == {checksum}
     if ema:  # the checkpoint may change once its average is written
         assert translated("--ema", "--beam", "2", meanwhile=replace) == 0
+
+
+@pytest.mark.parametrize("option", ["--lm-path", "--replace-unk"])
+def test_another_content_of_a_file_of_fairseqs_options_is_translated_again(option, translated, tmp_path):
+    file, runs = tmp_path / "file", []
+    for content, expected in (("a", 1), ("a", 1), ("other", 2)):
+        if not file.exists() or file.read_text() != content:
+            file.write_text(content)
+        assert translated("--", f"{option}={file}", meanwhile=runs.append) == 0
+        assert len(runs) == expected
 
 
 def test_one_of_several_test_texts(translated, tmp_path, capsys):

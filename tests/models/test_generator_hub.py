@@ -1,0 +1,114 @@
+"""The Python interface of translation and causal language models, on small models."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
+
+from checkpoints import save  # noqa: E402
+from tiny_luna import Task, build_perturbed  # noqa: E402
+from tiny_models import LM_OPTIONS  # noqa: E402
+
+from luna_fairseq.errors import InputError  # noqa: E402
+from luna_fairseq.models import LunaLanguageModel, LunaModel  # noqa: E402
+from luna_fairseq.models.stream import Stream  # noqa: E402
+from luna_fairseq.peers.models import PeerLanguageModel  # noqa: E402
+
+MODELS = {"translation": LunaModel, "causal LM": LunaLanguageModel}
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """Function that loads a small model of a kind with options of ``from_pretrained``."""
+    folders = {}
+
+    def loaded(kind="translation", **options):
+        if kind not in folders:
+            folders[kind] = tmp_path_factory.mktemp("saved")
+            save(kind, "tied", folders[kind])
+        return MODELS[kind].from_pretrained(
+            str(folders[kind]), "model.pt", str(folders[kind] / "data"), **options
+        )
+
+    return loaded
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_sentence_may_be_longer_than_the_batches_of_the_training(kind, load):
+    texts = ["w1 w2", "w3 " * 12]
+    expected, found = (load(kind, max_tokens=size).sample(texts, max_len_b=20) for size in (None, 5))
+    assert found == expected
+
+
+@pytest.mark.parametrize("constraints", [None, [["w9"], ["w3"], []]])
+def test_prefixes_are_those_of_their_sentences(constraints, load):
+    hub = load()
+    sentences = [hub.encode(text) for text in ("w1", "w2 w3 w4 w5 w6", "w7 w8 w9")]
+    prefix = {"prefix_tokens": torch.tensor([[7, 11], [8, 11], [9, 11]])}
+    limits = {"constraints": constraints, "max_len_a": 0, "max_len_b": 8}
+    for found in (
+        hub.generate(sentences, 3, inference_step_args=prefix, **limits),
+        hub.generate(sentences, 3, False, False, prefix, **limits),
+    ):
+        best = [hypotheses[0]["tokens"].tolist() for hypotheses in found]
+        assert [tokens[:2] for tokens in best] == prefix["prefix_tokens"].tolist()
+        if constraints:
+            assert hub.tgt_dict.index("w9") in best[0] and hub.tgt_dict.index("w3") in best[1]
+    with pytest.raises(InputError, match="expected prefix_tokens for 2 sentences, got 3"):
+        hub.generate(sentences[:2], inference_step_args=prefix)
+    with pytest.raises(InputError, match="skip_invalid_size_inputs"):
+        hub.generate(sentences, 3, False, True)
+
+
+def test_a_source_alone_has_no_score(load):
+    with pytest.raises(InputError, match="fairseq-generate --score-reference"):
+        load().score("w1 w2")
+    assert len(load("causal LM").score("w1 w2")["positional_scores"]) == 2
+
+
+def test_constraints_with_alignments(load):
+    hub = load()
+    sentences = [hub.encode(text) for text in ("w1", "w2 w3 w4 w5 w6")]
+    options = {"constraints": [["w9"], ["w3"]], "max_len_a": 0, "max_len_b": 8}
+    plain, aligned = (hub.generate(sentences, 4, print_alignment=kind, **options) for kind in (None, "hard"))
+    for one, other in zip(sum(plain, []), sum(aligned, [])):
+        assert torch.equal(one["tokens"], other["tokens"])
+        assert [target for _, target in other["alignment"]] == [*range(len(other["tokens"]) - 1)]
+
+
+@pytest.mark.parametrize(
+    "options, advice",
+    [
+        ({"beam": 2}, "beam has no effect in from_pretrained: give it to translate"),
+        ({"generation_args": {"beam": 2}}, "beam has no effect"),
+        ({"bf16": True}, r"bf16 has no effect in from_pretrained: call bfloat16\(\) on the loaded model"),
+        ({"memory_efficient_fp16": True}, r"call half\(\)"),
+        ({"nbest": 2}, "nbest has an effect in fairseq's commands only"),
+        ({"replace_unk": "file"}, "replace_unk has an effect in fairseq's commands only"),
+    ],
+)
+def test_options_without_an_effect_are_refused_at_loading(options, advice, load):
+    with pytest.raises(InputError, match=advice):
+        load(**options)
+
+
+def test_generation_options_given_at_loading_have_an_effect(load):
+    hub = load(max_len_a=0, max_len_b=3, fp16=False, lm_path=None)
+    assert len(hub.generate(hub.encode("w1 w2"))[0]["tokens"]) == 4
+    with pytest.raises(InputError, match="retain_dropout has no effect after loading: give it to from_pre"):
+        hub.translate("w1", retain_dropout=True)
+    hub = load(dropout=0.5, retain_dropout=True)
+    first, second = (hub.generate(hub.encode("w1 w2"))[0]["score"] for _ in range(2))
+    assert first != second
+
+
+def test_a_model_without_a_state_has_no_stream(load):
+    hub = load("causal LM")
+    options = {name: value for name, value in LM_OPTIONS.items() if name != "projection_length"}
+    hub.models[0] = build_perturbed(PeerLanguageModel, options, Task(23, 23))
+    for call in (hub.read, lambda text: hub.sample(text, stream=Stream())):
+        with pytest.raises(InputError, match="PeerLanguageModel has no stream"):
+            call("w1 w2")
