@@ -9,7 +9,7 @@ from argparse import Namespace
 from functools import partial
 from inspect import signature
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor

@@ -91,7 +91,7 @@ def test_any_lengths_and_any_number_of_rows(lengths, rows, number):
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_padded_rows_leave_more_tokens_to_the_other_segments(number):
-    x, (context, _) = inputs(), masks("right")
+    x, (context, _) = draw_inputs(), masks("right")
     packed = torch.arange(L)[None, :] >= torch.tensor([2, 1, 1])[:, None]
     actual, expected = (
         form(number, context, packed)(*x) for form in (build_window_attention, build_definition)
