@@ -32,7 +32,6 @@ from luna_fairseq.huggingface.adapters import (
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
 from luna_fairseq.modules.embedding import PackedEmbedding
 from luna_fairseq.modules.luna_encoder import LunaEncoder
-from luna_fairseq.modules.positions import sinusoidal_table
 
 
 @dataclass
@@ -97,9 +96,8 @@ class LunaPreTrainedModel(PreTrainedModel):
                 nn.init.zeros_(module.bias)
             if getattr(module, "padding_idx", None) is not None:
                 nn.init.zeros_(module.weight[module.padding_idx])
-            if getattr(module, "positions", None) is not None:
-                with torch.no_grad():
-                    module.positions.copy_(sinusoidal_table(*module.positions.shape))
+            if isinstance(module, PackedEmbedding):
+                module.restore_positions()
         elif isinstance(module, (LearnedStrength, LookupGate)):
             module.reset_parameters()
         elif isinstance(module, nn.LayerNorm) and module.elementwise_affine:

@@ -98,7 +98,7 @@ class PackedEmbedding(nn.Module):
                 [False, False, False,  True]])
     """
 
-    positions: Any  # buffer: the table of positions [L, C] or None
+    positions: Optional[Tensor]  # [L, C]
 
     def __init__(
         self,
@@ -130,20 +130,21 @@ class PackedEmbedding(nn.Module):
         self.layer_norm = builders.norm(embed_dim) if layer_norm else None
         self.dropout_module = builders.dropout(dropout, "PackedEmbedding")
 
-    def _restore_positions(self) -> None:
-        if self._compute_positions is not None:
+    def restore_positions(self) -> None:
+        """Compute the table of positions again, which checkpoints do not have."""
+        if self._compute_positions is not None and self.positions is not None:
             like = self.weight if self.positions.is_meta else self.positions
             self.positions = self._compute_positions(*self.positions.shape).to(like)
 
-    # The positions are not in checkpoints. to_empty() leaves them without values, and bfloat16() rounds them.
+    # to_empty() leaves the positions without values, and bfloat16() rounds them.
     def _apply(self, *args: Any, **kwargs: Any) -> Any:
         super()._apply(*args, **kwargs)
-        self._restore_positions()
+        self.restore_positions()
         return self
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._restore_positions()
+        self.restore_positions()
 
     def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
         """Return the packed sequence P and its padding mask for a batch of sentences.

@@ -243,7 +243,12 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
     if attention_name(name) == "softmax":
         peer.prepare_for_inference_(asked)
     else:
-        hub = partial(GeneratorHub.generate, Namespace(models=[peer]), [], print_alignment="hard")
+        hub = partial(
+            GeneratorHub.generate,
+            Namespace(models=[peer], is_limited_by_source=True),
+            [],
+            print_alignment="hard",
+        )
         for ask in (partial(peer.prepare_for_inference_, asked), hub):
             with pytest.raises(
                 InputError, match="^--print-alignment and --replace-unk need weights over the"
