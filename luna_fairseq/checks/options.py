@@ -151,10 +151,12 @@ def check_widths(options: ParsedOptions) -> Faults:
     Shared input and output embeddings must have the same width. With ``--quant-noise-pq``, embeddings must be
     as wide as the layers.
     """
-    inner = options.decoder_embed_dim
+    values = plain_options(add_defaults(options.all))
+    # fairseq's Transformer parses some widths as text.
+    inner = int(values.get("decoder_embed_dim") or values.get("encoder_embed_dim") or 0)
     # Only language models can have embeddings whose width differs from that of their layers.
-    name = "embed" if "encoder_embed_dim" in options.all else "input"
-    width, output = options.all.get(f"decoder_{name}_dim") or inner, options.decoder_output_dim or inner
+    name = "embed" if "encoder_embed_dim" in values else "input"
+    width, output = (int(values.get(f"decoder_{key}_dim") or inner) for key in (name, "output"))
     if (options.share_all_embeddings or options.share_decoder_input_output_embed) and width != output:
         yield (
             f"--decoder-output-dim {output} differs from --decoder-{name}-dim {width}. Shared embeddings "
