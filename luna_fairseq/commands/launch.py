@@ -76,11 +76,16 @@ def _compute_update_freq(
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
     stated = recipe.settings.get("optimization", {}).get("update_freq") or 1
-    accumulated = int(stated[0] if isinstance(stated, list) else stated)
-    batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
     each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {per_gpu:,} {unit}"
     if parsed.update_freq is not None:
         return None, f"{each} x --update-freq {parsed.update_freq} (your option)"
+    if isinstance(stated, list) and len(stated) > 1:
+        raise InputError(
+            f"{recipe.path}: update_freq {stated} has a value for each epoch, but luna-train adapts only one "
+            f"value to the GPUs. Give --update-freq {','.join(map(str, stated))}, or set one value"
+        )
+    accumulated = int(stated[0] if isinstance(stated, list) else stated)
+    batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
     frequency = max(1, round(batch / (devices * per_gpu)))
     total = devices * per_gpu * frequency
     if abs(total - batch) > batch / 1000:

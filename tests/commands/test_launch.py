@@ -131,13 +131,23 @@ def test_another_training_text(words, tmp_path, monkeypatch):
     assert train.build_command([LUNA, str(tmp_path), *words])[-len(words) :] == words
 
 
+def with_update_freq(value, folder):
+    """Write a copy of a recipe with another update_freq, and return its path."""
+    recipe, mine = find_recipe(LUNA), folder / "mine"
+    mine.mkdir()
+    shutil.copy(str(recipe.parent.with_suffix(".yaml")), str(folder / "mine.yaml"))
+    (mine / "x.yaml").write_text(f"{recipe.read_text()}\noptimization: {{update_freq: {value}}}\n")
+    return str(mine / "x.yaml")
+
+
+def test_one_update_freq_per_epoch_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"update_freq \[1, 4\] .* Give --update-freq 1,4"):
+        launch(with_update_freq("[1, 4]", tmp_path))
+
+
 @pytest.mark.parametrize("value", ["8", "[8]", "null"])
 def test_the_update_freq_of_a_recipe(value, tmp_path):
-    recipe, mine = find_recipe(LUNA), tmp_path / "mine"
-    mine.mkdir()
-    shutil.copy(str(recipe.parent.with_suffix(".yaml")), str(tmp_path / "mine.yaml"))
-    (mine / "x.yaml").write_text(f"{recipe.read_text()}\noptimization: {{update_freq: {value}}}\n")
-    words, _ = launch(str(mine / "x.yaml"), gpus=4)
+    words, _ = launch(with_update_freq(value, tmp_path), gpus=4)
     assert words[words.index("--update-freq") + 1] == ("2" if value == "null" else "16")
 
 
