@@ -101,12 +101,25 @@ def test_a_recipe_of_one_gpu_takes_one():
         (LUNA, (), None, []),
         (LUNA, ("--fp32",), (9, 0), []),
         (LUNA, ("--fp16",), (9, 0), ["--fp16", "--fp16-no-flatten-grads"]),
+        (LUNA, ("--memory-efficient-fp16",), (9, 0), ["--memory-efficient-fp16"]),
+        (LUNA, ("--memory-efficient-bf16",), (7, 0), ["--memory-efficient-bf16"]),
+        (TRANSFORMER, ("--amp",), (9, 0), []),
+        (TRANSFORMER, ("--optimizer", "apollo"), (7, 0), ["--fp16", "--fp16-no-flatten-grads"]),
+        (LUNA, ("--optimizer=adam",), (7, 0), ["--fp16"]),
     ],
 )
 def test_precision(name, given, capability, expected):
     words, _ = launch(name, *given, capability=capability)
     assert sorted(word for word in words if "16" in word and word.startswith("--")) == expected
     assert "--fp32" not in words
+
+
+def test_the_precision_of_a_recipe():
+    recipe = read_recipe(TRANSFORMER)
+    recipe.settings["common"]["fp16"] = True
+    for given, expected in (((), ["--fp16"]), (("--bf16",), ["--bf16"]), (("--fp32",), [])):
+        words = launching.compute_launch(recipe, given, 1, (9, 0)).options
+        assert [word for word in words if word.endswith("16")] == expected
 
 
 def test_checkpoints_go_to_a_folder_of_the_row():
