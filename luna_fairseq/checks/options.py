@@ -171,7 +171,7 @@ def check_widths(options: ParsedOptions) -> Faults:
 
 def check_alignments(options: ParsedOptions) -> Faults:
     """Yield an error if an alignment criterion needs attention weights that the model does not compute."""
-    attention = options.cross_attention or "softmax"
+    attention = add_defaults(options.all).get("cross_attention")
     peer = model_name(options.all) == "peer_transformer"
     if str(options.criterion).endswith("_with_alignment") and peer and attention != "softmax":
         yield (

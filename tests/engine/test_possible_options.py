@@ -36,6 +36,10 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
         ),
         (
+            {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "attention": "linear"},
+            "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
+        ),
+        (
             {**TRAIN, "arch": "peer_roberta", "diagonal_prior": True},
             "--diagonal-prior has no effect on a model of the kind peer_roberta. Leave it out",
         ),
@@ -96,6 +100,7 @@ def test_invalid_options_are_refused(given, message):
         {"arch": "luna", "encoder_layers": 1, "max_tokens": None, "encoder_layers_to_keep": "0,2"},
         {**TRAIN, "criterion": CRITERION, "arch": "luna", "cross_attention": "luna"},
         {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "softmax"},
+        {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer"},
         {
             **TRAIN,
             "arch": "peer_transformer",
