@@ -24,6 +24,22 @@ from luna_fairseq.errors import InputError
 
 # Options of generation that need a source, which a language model does not have.
 SOURCE_OPTIONS = ("print_alignment", "replace_unk", "constraints")
+# Options of classifiers that have no effect with a value of another option: (option, value, names).
+_UNUSED_IN_CLASSIFIERS = (
+    (
+        "layer_type",
+        "transformer",
+        (
+            "anchor_strength",
+            "encoder_projected_attention_heads",
+            "encoder_projection_length",
+            "fix_projection_length",
+            "local_parts",
+            "untie_luna_kv",
+        ),
+    ),
+    ("use_p", True, ("sen_rep_type",)),
+)
 _LANGUAGE_MODELLING = ("language_modeling", "streaming_lm")
 
 Faults = Iterator[str]
@@ -205,6 +221,25 @@ def check_switches(options: ParsedOptions) -> Faults:
             yield f"--{name} has no effect on a model of the kind {model_name(options.all)}. Leave it out"
 
 
+def check_classifiers(options: ParsedOptions) -> Faults:
+    """Yield an error for each option of ``--arch lra`` that differs from the preset and has no effect."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    if not options.trains or model_name(options.all) != "lra":
+        return
+    preset = Namespace(arch="lra")
+    ARCH_CONFIG_REGISTRY[options.arch](preset)
+    defaults = plain_options(model_dataclass(options.all)())
+    defaults.update(vars(preset))
+    values = {**defaults, **plain_options(options.all)}
+    for other, value, names in _UNUSED_IN_CLASSIFIERS:
+        for name in names if values[other] == value else ():
+            if values[name] != defaults[name]:
+                flags = [f"--{word.replace('_', '-')}" for word in (name, other)]
+                shown = flags[1] if value is True else f"{flags[1]} {value}"
+                yield f"{flags[0]} has no effect with {shown}. Leave one of them out"
+
+
 def check_prompts(options: ParsedOptions) -> Faults:
     """Yield an error for each option with which a language model cannot continue a prompt.
 
@@ -259,6 +294,7 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_widths,
     check_alignments,
     check_switches,
+    check_classifiers,
     check_prompts,
     check_divided_text,
 )

@@ -52,6 +52,18 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--alibi has no effect without --attention softmax. Give that, or leave --alibi out",
         ),
         (
+            {**TRAIN, "arch": "transformer_lra_imdb", "layer_type": "transformer", "untie_luna_kv": True},
+            "--untie-luna-kv has no effect with --layer-type transformer. Leave one of them out",
+        ),
+        (
+            {**TRAIN, "arch": "lra", "layer_type": "transformer", "encoder_projection_length": 32},
+            "--encoder-projection-length has no effect with --layer-type transformer.",
+        ),
+        (
+            {**TRAIN, "arch": "luna_lra_imdb", "use_p": True, "sen_rep_type": "mp"},
+            "--sen-rep-type has no effect with --use-p. Leave one of them out",
+        ),
+        (
             {**TRAIN, "arch": "peer_transformer", "attention": "linear", "alibi": True},
             "--alibi has no effect without --attention softmax or --decoder-attention softmax.",
         ),
@@ -111,6 +123,9 @@ def test_invalid_options_are_refused(given, message):
         {**TRAIN, "arch": "peer_transformer", "attention": "rfa", "rfa_gate": True},
         {**TRAIN, "arch": "peer_transformer", "cross_attention": "linear", "alibi": True},
         {**TRAIN, "arch": "peer_transformer", "diagonal_prior": True, "sentence_diagonal": True},
+        {**TRAIN, "arch": "luna_lra_imdb", "layer_type": "transformer", "untie_luna_kv": True},
+        {**TRAIN, "arch": "luna_lra_imdb", "encoder_projection_length": 32, "sen_rep_type": "mp"},
+        {**TRAIN, "arch": "luna_lra_pf32", "use_p": True, "sen_rep_type": "mp"},
         {"arch": "peer_roberta", "diagonal_prior": True},  # a checkpoint of an earlier version
         {**GENERATE, "task": "multilingual_translation"},
         {**WIDTHS, "decoder_output_dim": 16},
