@@ -77,8 +77,8 @@ def _component_registries() -> Dict[str, Any]:
     return {**registries, **{group: one["registry"] for group, one in REGISTRIES.items()}}
 
 
-def option_actions(group: str, name: str) -> Dict[str, argparse.Action]:
-    """Return the argparse actions of the options of a group's component, with the presets of ``name``."""
+def option_actions(group: str, name: Optional[str]) -> Dict[str, argparse.Action]:
+    """Return the argparse actions of a component's options, whose defaults are those of the preset ``name``."""
     actions = _known_options(group, _component_registries().get(group, {}).get(name))
     preset = argparse.Namespace()
     if group == "model" and name in ARCH_CONFIG_REGISTRY:
