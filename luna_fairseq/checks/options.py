@@ -227,7 +227,7 @@ def check_classifiers(options: ParsedOptions) -> Faults:
 
     if not options.trains or model_name(options.all) != "lra":
         return
-    preset = Namespace(arch="lra")
+    preset = Namespace()
     ARCH_CONFIG_REGISTRY[options.arch](preset)
     defaults = plain_options(model_dataclass(options.all)())
     defaults.update(vars(preset))

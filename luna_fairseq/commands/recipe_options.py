@@ -78,7 +78,7 @@ def _component_registries() -> Dict[str, Any]:
 
 
 def option_actions(group: str, name: Optional[str]) -> Dict[str, argparse.Action]:
-    """Return the argparse actions of a component's options, whose defaults are those of the preset ``name``."""
+    """Return a component's options as argparse actions, whose defaults include the preset ``name``."""
     actions = _known_options(group, _component_registries().get(group, {}).get(name))
     preset = argparse.Namespace()
     if group == "model" and name in ARCH_CONFIG_REGISTRY:
