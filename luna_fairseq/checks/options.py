@@ -24,6 +24,22 @@ from luna_fairseq.errors import InputError
 
 # Options of generation that need a source, which a language model does not have.
 SOURCE_OPTIONS = ("print_alignment", "replace_unk", "constraints")
+# Options of classifiers that have no effect with a value of another option: (option, value, names).
+_UNUSED_IN_CLASSIFIERS = (
+    (
+        "layer_type",
+        "transformer",
+        (
+            "anchor_strength",
+            "encoder_projected_attention_heads",
+            "encoder_projection_length",
+            "fix_projection_length",
+            "local_parts",
+            "untie_luna_kv",
+        ),
+    ),
+    ("use_p", True, ("sen_rep_type",)),
+)
 _LANGUAGE_MODELLING = ("language_modeling", "streaming_lm")
 
 Faults = Iterator[str]
@@ -151,10 +167,12 @@ def check_widths(options: ParsedOptions) -> Faults:
     Shared input and output embeddings must have the same width. With ``--quant-noise-pq``, embeddings must be
     as wide as the layers.
     """
-    inner = options.decoder_embed_dim
+    values = plain_options(add_defaults(options.all))
+    # fairseq's Transformer parses some widths as text.
+    inner = int(values.get("decoder_embed_dim") or values.get("encoder_embed_dim") or 0)
     # Only language models can have embeddings whose width differs from that of their layers.
-    name = "embed" if "encoder_embed_dim" in options.all else "input"
-    width, output = options.all.get(f"decoder_{name}_dim") or inner, options.decoder_output_dim or inner
+    name = "embed" if "encoder_embed_dim" in values else "input"
+    width, output = (int(values.get(f"decoder_{key}_dim") or inner) for key in (name, "output"))
     if (options.share_all_embeddings or options.share_decoder_input_output_embed) and width != output:
         yield (
             f"--decoder-output-dim {output} differs from --decoder-{name}-dim {width}. Shared embeddings "
@@ -169,7 +187,7 @@ def check_widths(options: ParsedOptions) -> Faults:
 
 def check_alignments(options: ParsedOptions) -> Faults:
     """Yield an error if an alignment criterion needs attention weights that the model does not compute."""
-    attention = options.cross_attention or "softmax"
+    attention = add_defaults(options.all).get("cross_attention")
     peer = model_name(options.all) == "peer_transformer"
     if str(options.criterion).endswith("_with_alignment") and peer and attention != "softmax":
         yield (
@@ -201,6 +219,25 @@ def check_switches(options: ParsedOptions) -> Faults:
             yield f"--{name} has no effect without {needed}. Give that, or leave --{name} out"
         else:
             yield f"--{name} has no effect on a model of the kind {model_name(options.all)}. Leave it out"
+
+
+def check_classifiers(options: ParsedOptions) -> Faults:
+    """Yield an error for each option of ``--arch lra`` that differs from the preset and has no effect."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    if not options.trains or model_name(options.all) != "lra":
+        return
+    preset = Namespace()
+    ARCH_CONFIG_REGISTRY[options.arch](preset)
+    defaults = plain_options(model_dataclass(options.all)())
+    defaults.update(vars(preset))
+    values = {**defaults, **plain_options(options.all)}
+    for other, value, names in _UNUSED_IN_CLASSIFIERS:
+        for name in names if values[other] == value else ():
+            if values[name] != defaults[name]:
+                flags = [f"--{word.replace('_', '-')}" for word in (name, other)]
+                shown = flags[1] if value is True else f"{flags[1]} {value}"
+                yield f"{flags[0]} has no effect with {shown}. Leave one of them out"
 
 
 def check_prompts(options: ParsedOptions) -> Faults:
@@ -257,6 +294,7 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_widths,
     check_alignments,
     check_switches,
+    check_classifiers,
     check_prompts,
     check_divided_text,
 )

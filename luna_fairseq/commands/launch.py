@@ -12,6 +12,8 @@ from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 
 Capability = Optional[Tuple[int, int]]
+# Options of which one selects the precision. fairseq adds --fp16 or --bf16 to the memory-efficient ones.
+PRECISIONS = ("memory_efficient_fp16", "memory_efficient_bf16", "amp", "fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Launch:
         hydra: arguments of fairseq-hydra-train that override the recipe.
         notes: lines to print that explain the batch size, the precision and any removed options.
         save_dir: checkpoint folder.
-        precision: "fp16", "bf16" or "fp32".
+        precision: option of the precision without dashes in front, such as "bf16" or "amp", or "fp32".
     """
 
     options: List[str]
@@ -41,7 +43,7 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
     such as (8, 0), or None on a CPU.
     """
     parsed = _parse_options(user_options)
-    options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
+    options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq", *PRECISIONS)], []
     folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
     if folder is None:
         folder = f"checkpoints/{recipe.path.stem}"
@@ -76,11 +78,16 @@ def _compute_update_freq(
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
     stated = recipe.settings.get("optimization", {}).get("update_freq") or 1
-    accumulated = int(stated[0] if isinstance(stated, list) else stated)
-    batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
     each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {per_gpu:,} {unit}"
     if parsed.update_freq is not None:
         return None, f"{each} x --update-freq {parsed.update_freq} (your option)"
+    if isinstance(stated, list) and len(stated) > 1:
+        raise InputError(
+            f"{recipe.path}: update_freq {stated} has a value for each epoch, but luna-train adapts only one "
+            f"value to the GPUs. Give --update-freq {','.join(map(str, stated))}, or set one value"
+        )
+    accumulated = int(stated[0] if isinstance(stated, list) else stated)
+    batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
     frequency = max(1, round(batch / (devices * per_gpu)))
     total = devices * per_gpu * frequency
     if abs(total - batch) > batch / 1000:
@@ -117,22 +124,25 @@ def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) ->
 def _choose_precision(
     recipe: Recipe, parsed: argparse.Namespace, capability: Capability
 ) -> Tuple[str, List[str], str]:
-    """Choose the user's precision or, by default, bf16 from compute capability 8.0, fp16 from 7.0, else fp32.
+    """Choose the precision of the user or the recipe. By default, it depends on the compute capability.
 
-    Return the precision, options such as ``["--bf16"]``, and a line that explains the choice. ``capability``
-    is None without a GPU.
+    The default is bf16 from compute capability 8.0, fp16 from 7.0, else fp32. Return the precision, options
+    such as ``["--bf16"]``, and a line that explains the choice. ``capability`` is None without a GPU.
     """
-    chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(parsed, name)), None)
-    why = "your option"
+    stated = recipe.settings.get("common", {})
+    users = next((name for name in PRECISIONS if getattr(parsed, name)), None)
+    recipes = next((name for name in PRECISIONS if stated.get(name)), None)
+    chosen, why = users or recipes, "your option" if users else "the recipe"
     if chosen is None:
         major = capability[0] if capability else 0
         chosen = "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
         why = f"compute capability {capability[0]}.{capability[1]}" if capability else "no GPU"
-    words = [] if chosen == "fp32" or getattr(parsed, chosen) else [f"--{chosen}"]
+    option = chosen.replace("_", "-")
+    words = [] if chosen == "fp32" or users else [f"--{option}"]
     # fairseq would flatten all gradients into one tensor, but Apollo needs the norm of each gradient.
-    if chosen == "fp16" and recipe.settings["optimizer"]["_name"] == "apollo":
+    if chosen == "fp16" and (parsed.optimizer or recipe.settings["optimizer"]["_name"]) == "apollo":
         words.append("--fp16-no-flatten-grads")
-    return chosen, words, f"precision: {chosen} ({why})"
+    return option, words, f"precision: {option} ({why})"
 
 
 def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
@@ -144,6 +154,7 @@ def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--distributed-world-size", type=positive)
     parser.add_argument("--update-freq")
     parser.add_argument("--save-dir")
-    for flag in ("--fp16", "--bf16", "--fp32"):
-        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--optimizer")
+    for name in PRECISIONS:
+        parser.add_argument(f"--{name.replace('_', '-')}", action="store_true")
     return parser.parse_known_args(list(user_options))[0]

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 import luna_fairseq
 from fairseq.dataclass.configs import FairseqConfig
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import ARCH_MODEL_REGISTRY
+from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from luna_fairseq.checks.names import suggest_name
@@ -66,7 +66,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
     """Return the ``options`` that the component ``name`` of a group, such as "optimizer", does not have."""
     registry = _component_registries()[group]
-    known = _known_options(group, registry[name]) if name in registry else options
+    known = _known_options(group, registry[name]) if name in registry else list(options)
     return [option for option in options if option not in known and option != "_name"]
 
 
@@ -77,8 +77,19 @@ def _component_registries() -> Dict[str, Any]:
     return {**registries, **{group: one["registry"] for group, one in REGISTRIES.items()}}
 
 
-def _known_options(group: str, component: Any) -> List[str]:
-    """Return the option names of a component, such as an optimizer class.
+def option_actions(group: str, name: Optional[str]) -> Dict[str, argparse.Action]:
+    """Return a component's options as argparse actions, whose defaults include the preset ``name``."""
+    actions = _known_options(group, _component_registries().get(group, {}).get(name))
+    preset = argparse.Namespace()
+    if group == "model" and name in ARCH_CONFIG_REGISTRY:
+        ARCH_CONFIG_REGISTRY[name](preset)
+    for key, action in actions.items():
+        action.default = getattr(preset, key, action.default)
+    return actions
+
+
+def _known_options(group: str, component: Any) -> Dict[str, argparse.Action]:
+    """Return the options of a component, such as an optimizer class, as argparse actions by name.
 
     If ``component`` is None, return the options of ``group`` in fairseq's configuration, such as "dataset".
     """
@@ -87,7 +98,7 @@ def _known_options(group: str, component: Any) -> List[str]:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
     elif hasattr(component, "add_args"):
         component.add_args(parser)
-    return [action.dest for action in parser._actions]
+    return {action.dest: action for action in parser._actions}
 
 
 def _unknown_name_error(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import luna_fairseq
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -59,15 +59,30 @@ class Recipe:
     def words(self, *without: str) -> List[str]:
         """Return the recipe as command-line arguments of fairseq-train, without DATA and ``--user-dir``.
 
-        Options in ``without``, named as in the YAML file (such as "update_freq"), are omitted too.
+        Options in ``without``, named as in the YAML file (such as "update_freq"), are omitted too. Raises
+        InputError if fairseq-train has no words for a value, such as False where ``--arch`` sets True.
         """
+        from luna_fairseq.commands.recipe_options import option_actions
+
         words: List[str] = []
         for group, settings in self.settings.items():
+            if (group, None) in OMITTED:
+                continue
+            name = settings.get("_name")
+            actions = option_actions(group, name)
             for key, value in settings.items():
-                if (group, None) in OMITTED or (group, key) in OMITTED or key in without:
+                if value is None or (group, key) in OMITTED or key in without:
                     continue
-                option = NAMED[group] if key == "_name" else f"--{key.replace('_', '-')}"
-                words += _format_option(option, value)
+                if key == "_name":
+                    words += [NAMED.get(group, f"--{group.replace('_', '-')}"), value]
+                    continue
+                try:
+                    words += _format_option(actions[key], value)
+                except ValueError as error:
+                    raise InputError(
+                        f"{self.path}: {group}.{key} cannot be {value} with {name or group}, because "
+                        f"{error}. Leave the option out, or use fairseq-hydra-train"
+                    ) from error
         return words
 
 
@@ -197,13 +212,19 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
     return 1
 
 
-def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option as command-line words: "--lr", "0.1" for ("--lr", 0.1), and nothing for False."""
-    # False is the default of every flag.
-    if value is None or value is False:
-        return
-    yield option
+def _format_option(action: argparse.Action, value: Any) -> List[str]:
+    """Return an option as command-line words, such as ["--lr", "0.1"], and [] for the default of a flag.
+
+    Raises ValueError if the value of a flag is not its default, and the flag does not set it.
+    """
+    option = next(flag for flag in action.option_strings if flag.startswith("--"))
+    if action.nargs == 0 or (action.nargs == "?" and isinstance(value, bool)):
+        if value == (action.const if action.nargs == 0 else True):
+            return [option]
+        if value != bool(action.default):
+            raise ValueError(f"fairseq-train only has {option}")
+        return []
     if isinstance(value, list):
-        yield from map(str, value)
-    elif value is not True:
-        yield str(value)
+        separate = action.nargs not in (None, "?")
+        return [option, *map(str, value)] if separate else [option, ",".join(map(str, value))]
+    return [option, str(value)]

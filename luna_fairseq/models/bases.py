@@ -267,7 +267,8 @@ class SentenceModel(PluginModel, RobertaModel):
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
         table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")
-        if table is not None and len(table) != positions.num_embeddings:
+        # If the model has no positions, load_state_dict names the unexpected weight.
+        if table is not None and positions is not None and len(table) != positions.num_embeddings:
             # fairseq's position table has extra rows for padding.
             number = len(table) - (positions.num_embeddings - positions.max_positions)
             raise InputError(

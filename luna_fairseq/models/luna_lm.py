@@ -43,6 +43,11 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
         dictionary = task.source_dictionary
         if nested.adaptive_input:
             embed_tokens = adaptive_input(nested, dictionary)
+        elif nested.tie_adaptive_weights or nested.tie_adaptive_proj:
+            raise InputError(
+                "--tie-adaptive-weights and --tie-adaptive-proj share the matrices of adaptive input. Give "
+                "--adaptive-input, or leave them out"
+            )
         else:
             embed_tokens = Embedding(len(dictionary), nested.decoder.input_dim, dictionary.pad())
         build = cls.choose_decoder_class(nested)

@@ -101,12 +101,25 @@ def test_a_recipe_of_one_gpu_takes_one():
         (LUNA, (), None, []),
         (LUNA, ("--fp32",), (9, 0), []),
         (LUNA, ("--fp16",), (9, 0), ["--fp16", "--fp16-no-flatten-grads"]),
+        (LUNA, ("--memory-efficient-fp16",), (9, 0), ["--memory-efficient-fp16"]),
+        (LUNA, ("--memory-efficient-bf16",), (7, 0), ["--memory-efficient-bf16"]),
+        (TRANSFORMER, ("--amp",), (9, 0), []),
+        (TRANSFORMER, ("--optimizer", "apollo"), (7, 0), ["--fp16", "--fp16-no-flatten-grads"]),
+        (LUNA, ("--optimizer=adam",), (7, 0), ["--fp16"]),
     ],
 )
 def test_precision(name, given, capability, expected):
     words, _ = launch(name, *given, capability=capability)
     assert sorted(word for word in words if "16" in word and word.startswith("--")) == expected
     assert "--fp32" not in words
+
+
+def test_the_precision_of_a_recipe():
+    recipe = read_recipe(TRANSFORMER)
+    recipe.settings["common"]["fp16"] = True
+    for given, expected in (((), ["--fp16"]), (("--bf16",), ["--bf16"]), (("--fp32",), [])):
+        words = launching.compute_launch(recipe, given, 1, (9, 0)).options
+        assert [word for word in words if word.endswith("16")] == expected
 
 
 def test_checkpoints_go_to_a_folder_of_the_row():
@@ -131,13 +144,23 @@ def test_another_training_text(words, tmp_path, monkeypatch):
     assert train.build_command([LUNA, str(tmp_path), *words])[-len(words) :] == words
 
 
+def with_update_freq(value, folder):
+    """Write a copy of a recipe with another update_freq, and return its path."""
+    recipe, mine = find_recipe(LUNA), folder / "mine"
+    mine.mkdir()
+    shutil.copy(str(recipe.parent.with_suffix(".yaml")), str(folder / "mine.yaml"))
+    (mine / "x.yaml").write_text(f"{recipe.read_text()}\noptimization: {{update_freq: {value}}}\n")
+    return str(mine / "x.yaml")
+
+
+def test_one_update_freq_per_epoch_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"update_freq \[1, 4\] .* Give --update-freq 1,4"):
+        launch(with_update_freq("[1, 4]", tmp_path))
+
+
 @pytest.mark.parametrize("value", ["8", "[8]", "null"])
 def test_the_update_freq_of_a_recipe(value, tmp_path):
-    recipe, mine = find_recipe(LUNA), tmp_path / "mine"
-    mine.mkdir()
-    shutil.copy(str(recipe.parent.with_suffix(".yaml")), str(tmp_path / "mine.yaml"))
-    (mine / "x.yaml").write_text(f"{recipe.read_text()}\noptimization: {{update_freq: {value}}}\n")
-    words, _ = launch(str(mine / "x.yaml"), gpus=4)
+    words, _ = launch(with_update_freq(value, tmp_path), gpus=4)
     assert words[words.index("--update-freq") + 1] == ("2" if value == "null" else "16")
 
 

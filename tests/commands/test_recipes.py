@@ -221,6 +221,44 @@ def test_a_mistake_in_a_file_is_one_line(text, message, tmp_path, capsys):
     assert str(mine) in error
 
 
+OWN = """
+task: {_name: %s}
+model: {_name: %s}
+criterion: {_name: cross_entropy}
+optimizer: {_name: adam}
+lr_scheduler: {_name: fixed}
+optimization: {lr: [0.001, 0.0005], update_freq: [1, 4]}
+"""
+
+
+@pytest.mark.parametrize(
+    "task, model, values",
+    [
+        ("translation, left_pad_source: false", "luna", {"left_pad_source": False}),
+        ("translation, left_pad_source: true", "luna, causal_decay: true", {"left_pad_source": True}),
+        ("translation", "luna, causal_decay: true", {"causal_decay": True}),
+        ("translation", "luna_anchored, causal_decay: true", {"causal_decay": True}),
+        (
+            "lra-image, pixel_normalization: [0.5, 0.25]",
+            "luna_lra_cifar10",
+            {"pixel_normalization": [0.5, 0.25]},
+        ),
+    ],
+)
+def test_fairseq_reads_the_values_of_a_recipe(task, model, values, tmp_path):
+    (tmp_path / "x.yaml").write_text(OWN % (task, model))
+    words = read_recipe(str(tmp_path / "x.yaml")).words()
+    args = vars(options.parse_args_and_arch(options.get_training_parser(), ["data", *words]))
+    values = {**values, "lr": [0.001, 0.0005], "update_freq": [1, 4]}
+    assert {name: args[name] for name in values} == values
+
+
+def test_a_value_without_an_option_is_refused(tmp_path):
+    (tmp_path / "x.yaml").write_text(OWN % ("translation", "luna_anchored, causal_decay: false"))
+    with pytest.raises(InputError, match="x.yaml: model.causal_decay cannot be False with luna_anchored,"):
+        read_recipe(str(tmp_path / "x.yaml")).words()
+
+
 @pytest.mark.parametrize(
     "name, message",
     [

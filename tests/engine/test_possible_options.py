@@ -36,6 +36,10 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
         ),
         (
+            {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "attention": "linear"},
+            "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
+        ),
+        (
             {**TRAIN, "arch": "peer_roberta", "diagonal_prior": True},
             "--diagonal-prior has no effect on a model of the kind peer_roberta. Leave it out",
         ),
@@ -46,6 +50,18 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
         (
             {**TRAIN, "arch": "peer_roberta", "attention": "linear", "alibi": True},
             "--alibi has no effect without --attention softmax. Give that, or leave --alibi out",
+        ),
+        (
+            {**TRAIN, "arch": "transformer_lra_imdb", "layer_type": "transformer", "untie_luna_kv": True},
+            "--untie-luna-kv has no effect with --layer-type transformer. Leave one of them out",
+        ),
+        (
+            {**TRAIN, "arch": "lra", "layer_type": "transformer", "encoder_projection_length": 32},
+            "--encoder-projection-length has no effect with --layer-type transformer.",
+        ),
+        (
+            {**TRAIN, "arch": "luna_lra_imdb", "use_p": True, "sen_rep_type": "mp"},
+            "--sen-rep-type has no effect with --use-p. Leave one of them out",
         ),
         (
             {**TRAIN, "arch": "peer_transformer", "attention": "linear", "alibi": True},
@@ -96,6 +112,7 @@ def test_invalid_options_are_refused(given, message):
         {"arch": "luna", "encoder_layers": 1, "max_tokens": None, "encoder_layers_to_keep": "0,2"},
         {**TRAIN, "criterion": CRITERION, "arch": "luna", "cross_attention": "luna"},
         {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "softmax"},
+        {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer"},
         {
             **TRAIN,
             "arch": "peer_transformer",
@@ -106,10 +123,16 @@ def test_invalid_options_are_refused(given, message):
         {**TRAIN, "arch": "peer_transformer", "attention": "rfa", "rfa_gate": True},
         {**TRAIN, "arch": "peer_transformer", "cross_attention": "linear", "alibi": True},
         {**TRAIN, "arch": "peer_transformer", "diagonal_prior": True, "sentence_diagonal": True},
+        {**TRAIN, "arch": "luna_lra_imdb", "layer_type": "transformer", "untie_luna_kv": True},
+        {**TRAIN, "arch": "luna_lra_imdb", "encoder_projection_length": 32, "sen_rep_type": "mp"},
+        {**TRAIN, "arch": "luna_lra_pf32", "use_p": True, "sen_rep_type": "mp"},
         {"arch": "peer_roberta", "diagonal_prior": True},  # a checkpoint of an earlier version
         {**GENERATE, "task": "multilingual_translation"},
         {**WIDTHS, "decoder_output_dim": 16},
         {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},
+        {**WIDTHS, "share_all_embeddings": True, "decoder_output_dim": "32"},
+        {"arch": "luna", "encoder_embed_dim": 32, "share_all_embeddings": True, "decoder_output_dim": "32"},
+        {"encoder_embed_dim": 32, "share_all_embeddings": True, "decoder_output_dim": "32"},
         PROMPTS,
         {**INTERACTIVE, "task": "language_modeling", "add_bos_token": True},
         {**INTERACTIVE, "constraints": "ordered"},

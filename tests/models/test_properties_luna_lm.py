@@ -101,6 +101,14 @@ def test_adaptive_softmax_shares_its_matrices_with_adaptive_input():
         ({"adaptive_input_cutoff": "8,23"}, "--adaptive-input-cutoff 8,23: give"),
         ({"share_decoder_input_output_embed": True}, "exclude each other: use --tie-adaptive-weights"),
         ({"tie_adaptive_weights": True}, "--tie-adaptive-weights needs equal cutoffs, factors and widths"),
+        (
+            {"adaptive_input": False, "tie_adaptive_weights": True},
+            "--tie-adaptive-weights .* Give --adaptive",
+        ),
+        (
+            {"adaptive_input": False, "tie_adaptive_proj": True, "adaptive_softmax_cutoff": "8,14"},
+            "--tie-adaptive-proj .* Give --adaptive-input",
+        ),
     ],
 )
 def test_adaptive_input_that_cannot_be(options, words):

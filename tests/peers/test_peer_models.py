@@ -186,6 +186,12 @@ def test_roberta_with_softmax_attention_is_fairseqs():
     assert_close(peer(tokens)[0][real], theirs(tokens)[0][real], tolerance=1e-6)  # their gelu is float32
 
 
+def test_positions_of_a_checkpoint_that_the_model_lacks():
+    peer = model(PeerRoberta, task=LMTask(), no_token_positional_embeddings=True, alibi=True)
+    with pytest.raises(InputError, match="another architecture .*embed_positions"):
+        peer.load_state_dict(model(PeerRoberta, task=LMTask()).state_dict())
+
+
 @pytest.mark.parametrize("name", list(ATTENTIONS))
 @pytest.mark.parametrize("pixels", [False, True])
 def test_classifiers_of_tokens_and_pixels(name, pixels):
