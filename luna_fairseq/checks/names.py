@@ -15,7 +15,8 @@ def flatten_config(config: Any) -> Namespace:
     options = {}
     for group, values in OmegaConf.to_container(config, resolve=False).items():
         if isinstance(values, dict):
-            options.update(values)
+            # A reference such as ${dataset.batch_size} does not replace the value of that name.
+            options.update((k, v) for k, v in values.items() if k not in options or str(v)[:2] != "${")
             options["arch" if group == "model" else group] = values.get("_name")
     return Namespace(**options)
 

@@ -250,6 +250,15 @@ def check_divided_text(options: ParsedOptions) -> Faults:
         )
 
 
+def check_streams(options: ParsedOptions) -> Faults:
+    """Yield an error if a training with ``--task streaming_lm`` is not told the number of streams."""
+    if options.trains and options.task == "streaming_lm" and options.batch_size is None:
+        yield (
+            "--task streaming_lm trains on --batch-size streams of text, and ignores --max-tokens. Give "
+            "--batch-size"
+        )
+
+
 CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_numbers,
     check_int8_precision,
@@ -259,4 +268,5 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_switches,
     check_prompts,
     check_divided_text,
+    check_streams,
 )
