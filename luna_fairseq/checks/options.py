@@ -24,6 +24,8 @@ from luna_fairseq.errors import InputError
 
 # Options of generation that need a source, which a language model does not have.
 SOURCE_OPTIONS = ("print_alignment", "replace_unk", "constraints")
+# Folder with the second sequences of the pairs of --task lra-text.
+_PAIRS = "src1-bin"
 _LANGUAGE_MODELLING = ("language_modeling", "streaming_lm")
 
 Faults = Iterator[str]
@@ -259,6 +261,29 @@ def check_streams(options: ParsedOptions) -> Faults:
         )
 
 
+def check_repeated_layers(options: ParsedOptions) -> Faults:
+    """Yield an error if PyTorch's DDP would get several gradients of a checkpointed parameter, and fail."""
+    processes = max(options.distributed_world_size or 1, count_processes())
+    if not (options.trains and options.checkpoint_activations and processes > 1):
+        return
+    values = plain_options(add_defaults(options.all))
+    several = (values.get("encoder_layers") or 0) > 1
+    is_layerwise = (values.get("attention"), values.get("linformer_sharing")) == ("linformer", "layerwise")
+    causes = {
+        "--tie-layer-weights": values.get("tie_layer_weights") and several,
+        "--linformer-sharing layerwise": is_layerwise and several,
+        f"--length-groups {options.length_groups}": (options.length_groups or 1) > 1,
+        "pairs of sequences": options.task == "lra-text" and os.path.isdir(f"{options.data}/{_PAIRS}"),
+    }
+    backend = values.get("ddp_backend")
+    if backend in ("c10d", "pytorch_ddp"):
+        for cause in filter(causes.get, causes):
+            yield (
+                f"--checkpoint-activations with {cause} does not work with --ddp-backend {backend} in "
+                f"{processes} processes. Use --ddp-backend legacy_ddp"
+            )
+
+
 CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_numbers,
     check_int8_precision,
@@ -269,4 +294,5 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_prompts,
     check_divided_text,
     check_streams,
+    check_repeated_layers,
 )

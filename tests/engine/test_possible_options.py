@@ -128,6 +128,30 @@ def test_valid_options_are_accepted(given):
     check_options(Namespace(**given))
 
 
+CHECKPOINTED = {**TRAIN, "checkpoint_activations": True, "ddp_backend": "pytorch_ddp", "encoder_layers": 2}
+LAYERWISE = {"arch": "peer_roberta", "attention": "linformer", "linformer_sharing": "layerwise"}
+
+
+@pytest.mark.parametrize(
+    "given, cause",
+    [
+        ({"arch": "luna_lra_listop", "tie_layer_weights": True}, "--tie-layer-weights"),
+        (LAYERWISE, "--linformer-sharing layerwise"),
+        ({"arch": "luna_lra_imdb", "length_groups": 2}, "--length-groups 2"),
+        ({"arch": "luna_lra_aan", "task": "lra-text"}, "pairs of sequences"),
+    ],
+)
+def test_repeated_layers_need_another_backend(given, cause, tmp_path):
+    (tmp_path / "src1-bin").mkdir()
+    given = {**CHECKPOINTED, **given, "data": str(tmp_path)}
+    message = f"--checkpoint-activations with {cause} .*2 processes. Use --ddp-backend legacy_ddp"
+    with pytest.raises(InputError, match=message):
+        check_options(Namespace(**given, distributed_world_size=2))
+    check_options(Namespace(**given, distributed_world_size=1))
+    for other in ({"ddp_backend": "legacy_ddp"}, {"checkpoint_activations": False}):
+        check_options(Namespace(**{**given, "distributed_world_size": 2, **other}))
+
+
 def test_processes_of_torchrun_are_counted(monkeypatch):
     check_options(Namespace(**EVAL_LM))
     for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "2"}.items():
