@@ -50,6 +50,7 @@ CLASSIFIER_VARIANTS = {
     "P": {"use_p": True},
     "P, one layer": {"use_p": True, "encoder_layers": 1},
     "P, tied layers": {"use_p": True, "tie_layer_weights": True},
+    "P, tied pre-norm": {"use_p": True, "tie_layer_weights": True, "encoder_normalize_before": True},
     "tied layers": {"tie_layer_weights": True, "encoder_layers": 3},
     "untied kv": {"untie_luna_kv": True},
     "pre-norm": {"encoder_normalize_before": True},

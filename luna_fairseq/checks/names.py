@@ -3,7 +3,7 @@
 import ast
 from argparse import Namespace
 from difflib import get_close_matches
-from typing import Any, Collection, Iterable, Mapping
+from typing import Any, Collection, Dict, Iterable, Mapping
 
 from luna_fairseq.errors import InputError
 
@@ -12,10 +12,11 @@ def flatten_config(config: Any) -> Namespace:
     """Convert fairseq's nested configuration into a flat namespace, as if parsed from the command line."""
     from omegaconf import OmegaConf
 
-    options = {}
+    options: Dict[str, Any] = {}
     for group, values in OmegaConf.to_container(config, resolve=False).items():
         if isinstance(values, dict):
-            options.update(values)
+            # A reference such as ${dataset.batch_size} does not replace the value of that name.
+            options.update((k, v) for k, v in values.items() if k not in options or str(v)[:2] != "${")
             options["arch" if group == "model" else group] = values.get("_name")
     return Namespace(**options)
 

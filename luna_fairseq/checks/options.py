@@ -40,6 +40,8 @@ _UNUSED_IN_CLASSIFIERS = (
     ),
     ("use_p", True, ("sen_rep_type",)),
 )
+# Folder with the second sequences of the pairs of --task lra-text.
+_PAIRS = "src1-bin"
 _LANGUAGE_MODELLING = ("language_modeling", "streaming_lm")
 
 Faults = Iterator[str]
@@ -287,6 +289,38 @@ def check_divided_text(options: ParsedOptions) -> Faults:
         )
 
 
+def check_streams(options: ParsedOptions) -> Faults:
+    """Yield an error if a training with ``--task streaming_lm`` is not told the number of streams."""
+    if options.trains and options.task == "streaming_lm" and options.batch_size is None:
+        yield (
+            "--task streaming_lm trains on --batch-size streams of text, and ignores --max-tokens. Give "
+            "--batch-size"
+        )
+
+
+def check_repeated_layers(options: ParsedOptions) -> Faults:
+    """Yield an error if PyTorch's DDP would get several gradients of a checkpointed parameter, and fail."""
+    processes = max(options.distributed_world_size or 1, count_processes())
+    if not (options.trains and options.checkpoint_activations and processes > 1):
+        return
+    values = plain_options(add_defaults(options.all))
+    several = (values.get("encoder_layers") or 0) > 1
+    is_layerwise = (values.get("attention"), values.get("linformer_sharing")) == ("linformer", "layerwise")
+    causes = {
+        "--tie-layer-weights": values.get("tie_layer_weights") and several,
+        "--linformer-sharing layerwise": is_layerwise and several,
+        f"--length-groups {options.length_groups}": (options.length_groups or 1) > 1,
+        "pairs of sequences": options.task == "lra-text" and os.path.isdir(f"{options.data}/{_PAIRS}"),
+    }
+    backend = values.get("ddp_backend")
+    if backend in ("c10d", "pytorch_ddp"):
+        for cause in filter(causes.get, causes):
+            yield (
+                f"--checkpoint-activations with {cause} does not work with --ddp-backend {backend} in "
+                f"{processes} processes. Use --ddp-backend legacy_ddp"
+            )
+
+
 CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_numbers,
     check_int8_precision,
@@ -297,4 +331,6 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_classifiers,
     check_prompts,
     check_divided_text,
+    check_streams,
+    check_repeated_layers,
 )

@@ -111,6 +111,8 @@ def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
 
     from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
+    if isinstance(cfg.get("model"), str):  # ``model: luna`` in a YAML file
+        cfg.model = {"_name": cfg.model}
     model = cfg.get("model")
     name = model.get("_name") if OmegaConf.is_config(model) else None
     if name in ARCH_CONFIG_REGISTRY and is_ours(ARCH_MODEL_REGISTRY[name]):

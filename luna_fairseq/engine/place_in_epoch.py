@@ -26,6 +26,13 @@ _ITERATOR = "fairseq.data.iterators:EpochBatchIterator"
 _PROCESSES, _BATCHES = "processes", "batches"
 
 
+@PLACE_IN_EPOCH.replaces("fairseq.trainer:Trainer.get_train_iterator")
+def _tell_task_about_seed(get_train_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replacement for ``get_train_iterator`` that tells the task if the seed grows by 1 with each epoch."""
+    self.task.seed_grows = self.cfg.dataset.update_ordered_indices_seed
+    return get_train_iterator(self, *args, **kwargs)
+
+
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Replacement for ``get_batch_iterator`` that gives a resumed run the batches of an uninterrupted run.
@@ -43,6 +50,8 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
     if is_cached or makes_new or epoch <= 1 or not self.can_reuse_epoch_itr(dataset):
         return get_batch_iterator(self, *args, **kwargs)
     arguments["epoch"] = 1
+    if getattr(self, "seed_grows", False):
+        arguments["seed"] -= epoch - 1
     iterator = get_batch_iterator(*call.args, **call.kwargs)
     dataset.set_epoch(epoch)
     iterator.epoch = epoch

@@ -71,18 +71,17 @@ class LunaClassifier(PluginModel):
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_unread_parameters(self) -> None:
-        """Freeze the parameters of the last layer that do not affect the packed sequence P.
+        """Freeze the last layer norm and the parameters of the last layer that do not affect P.
 
         The classifier reads only P, and distributed training fails for parameters without gradient.
         """
-        last = self.encoder.layers[-1]
-        if self.args.tie_layer_weights and self.args.encoder_layers > 1:
-            return
-        for name, parameter in last.named_parameters():
-            shared_norm = self.args.encoder_normalize_before and name.startswith("self_attn_layer_norm.")
-            parameter.requires_grad_(shared_norm or name.startswith(_FEEDS_PACKED))
         if self.encoder.layer_norm is not None:
             self.encoder.layer_norm.requires_grad_(False)
+        if self.args.tie_layer_weights and self.args.encoder_layers > 1:
+            return
+        for name, parameter in self.encoder.layers[-1].named_parameters():
+            shared_norm = self.args.encoder_normalize_before and name.startswith("self_attn_layer_norm.")
+            parameter.requires_grad_(shared_norm or name.startswith(_FEEDS_PACKED))
 
     def forward(
         self,

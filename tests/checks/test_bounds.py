@@ -73,7 +73,7 @@ def test_options_of_what_is_registered(group, name, dataclass, field):
     whole = kind in (int, Optional[int], List[int])
     word, several = f"--{field.name.replace('_', '-')}", "List" in str(kind)
     task = "language_modeling" if str(field.default).startswith("${task.") else "translation"
-    begin = ["data", "--task", task, "--arch", "luna"]
+    begin = ["data", "--batch-size", "2", "--task", task, "--arch", "luna"]
     for accepted, refused in edges(bounds, whole):
         for value, message in (
             (accepted, None),

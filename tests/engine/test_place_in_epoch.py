@@ -1,12 +1,19 @@
 """A resumed epoch continues after the batches that were read, or starts again with a warning."""
 
 import logging
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy
 import pytest
 import torch
 
 import luna_fairseq.engine  # noqa: F401  changes fairseq
+from fairseq.data import FairseqDataset
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.tasks import FairseqTask
+from fairseq.trainer import Trainer
 
 BATCHES = [[number] for number in range(20)]
 
@@ -88,3 +95,48 @@ def test_an_epoch_with_other_batches_starts_again(change, lacking, caplog):
         found, _ = read(resume(new, state))
     assert sorted(found) == sorted(sum(new[0].frozen_batches, []))
     assert {record.getMessage().split(", so ")[-1] for record in caplog.records} == {"epoch 1 is repeated"}
+
+
+class ShuffledSentences(FairseqDataset):
+    def __getitem__(self, index):
+        return index
+
+    def __len__(self):
+        return 20
+
+    def num_tokens(self, index):
+        return 1
+
+    def ordered_indices(self):
+        return numpy.random.permutation(20)
+
+    def collater(self, samples):
+        return samples
+
+
+class Shuffling(FairseqTask):
+    def load_dataset(self, split, **kwargs):
+        self.datasets[split] = ShuffledSentences()
+
+    def max_positions(self):
+        return None
+
+
+@pytest.mark.parametrize("changing_seed", [False, True])
+def test_a_resumed_epoch_has_the_batches_of_an_uninterrupted_run(changing_seed, caplog):
+    def make_iterator(epoch):
+        trainer = MagicMock(cfg=FairseqConfig(), task=Shuffling(SimpleNamespace()))
+        trainer.model.max_positions.return_value = None
+        dataset = trainer.cfg.dataset
+        dataset.batch_size, dataset.num_workers, dataset.update_epoch_batch_itr = 2, 0, False
+        dataset.grouped_shuffling, dataset.update_ordered_indices_seed = False, changing_seed
+        trainer.data_parallel_world_size, trainer.data_parallel_rank = 1, 0
+        return Trainer.get_train_iterator(trainer, epoch)
+
+    straight = [make_iterator(1)]
+    read(straight)
+    _, state = read(straight, 5)
+    expected = list(resume(straight, state)[0].next_epoch_itr())
+    found = list(resume([make_iterator(2)], state)[0].next_epoch_itr())
+    assert found == expected and len(found) == 5 and state["epoch"] == 2
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,5 +1,6 @@
 """Invalid options give a one-line error when they are parsed."""
 
+import contextlib
 import multiprocessing
 import sys
 from argparse import Namespace
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 import luna_fairseq.engine  # noqa: F401  changes fairseq
 from fairseq_cli import hydra_train
-from luna_fairseq.checks.options import check_options
+from luna_fairseq.checks.options import check_config, check_options
 from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
 
@@ -95,6 +96,10 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--task streaming_lm cannot count words",
         ),
         ({**EVAL_LM, "task": "streaming_lm", "num_shards": 2}, "--num-shards 2: --task streaming_lm reads"),
+        (
+            {**TRAIN, "task": "streaming_lm", "max_tokens": 4096, "batch_size": None},
+            "--task streaming_lm trains on --batch-size streams",
+        ),
     ],
 )
 def test_invalid_options_are_refused(given, message):
@@ -138,10 +143,36 @@ def test_invalid_options_are_refused(given, message):
         {**INTERACTIVE, "constraints": "ordered"},
         {**EVAL_LM, "num_shards": 2, "shard_id": 1, "distributed_world_size": 1},
         {**EVAL_LM, **TRAIN, "distributed_world_size": 2},
+        {**EVAL_LM, "task": "streaming_lm", "max_tokens": 4096, "batch_size": None},
+        {**TRAIN, "task": "streaming_lm", "batch_size": 2},
     ],
 )
 def test_valid_options_are_accepted(given):
     check_options(Namespace(**given))
+
+
+CHECKPOINTED = {**TRAIN, "checkpoint_activations": True, "ddp_backend": "pytorch_ddp", "encoder_layers": 2}
+LAYERWISE = {"arch": "peer_roberta", "attention": "linformer", "linformer_sharing": "layerwise"}
+
+
+@pytest.mark.parametrize(
+    "given, cause",
+    [
+        ({"arch": "luna_lra_listop", "tie_layer_weights": True}, "--tie-layer-weights"),
+        (LAYERWISE, "--linformer-sharing layerwise"),
+        ({"arch": "luna_lra_imdb", "length_groups": 2}, "--length-groups 2"),
+        ({"arch": "luna_lra_aan", "task": "lra-text"}, "pairs of sequences"),
+    ],
+)
+def test_repeated_layers_need_another_backend(given, cause, tmp_path):
+    (tmp_path / "src1-bin").mkdir()
+    given = {**CHECKPOINTED, **given, "data": str(tmp_path)}
+    message = f"--checkpoint-activations with {cause} .*2 processes. Use --ddp-backend legacy_ddp"
+    with pytest.raises(InputError, match=message):
+        check_options(Namespace(**given, distributed_world_size=2))
+    check_options(Namespace(**given, distributed_world_size=1))
+    for other in ({"ddp_backend": "legacy_ddp"}, {"checkpoint_activations": False}):
+        check_options(Namespace(**{**given, "distributed_world_size": 2, **other}))
 
 
 def test_processes_of_torchrun_are_counted(monkeypatch):
@@ -160,3 +191,11 @@ def test_options_are_checked_under_hydra_and_in_its_processes(spawned, monkeypat
     cfg = OmegaConf.create({"task": {"_name": "translation"}, "model": {"_name": "luna", "dropout": 2.0}})
     with pytest.raises(InputError, match="--dropout 2"):
         _check_and_apply_preset(lambda cfg: None, cfg)
+
+
+def test_references_of_hydra_have_the_value_that_they_name():
+    task = {"_name": "streaming_lm", "batch_size": "${dataset.batch_size}"}
+    for size in (None, 4):
+        cfg = OmegaConf.create({"dataset": {"batch_size": size}, "optimization": TRAIN, "task": task})
+        with contextlib.nullcontext() if size else pytest.raises(InputError, match="Give --batch-size"):
+            check_config(cfg)

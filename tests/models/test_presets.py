@@ -87,6 +87,15 @@ def test_hydra(model, name):
     assert set(found) - set(wanted) <= {"tokens_per_sample", "max_target_positions"}
 
 
+@pytest.mark.parametrize("name", ["luna_anchored", "transformer_lra_aan"])
+def test_hydra_with_a_name_alone(name):
+    """A YAML file may have ``model: NAME``."""
+    found = [OmegaConf.create({"model": model}) for model in (name, {"_name": name})]
+    for cfg in found:
+        _check_and_apply_preset(add_defaults, cfg)
+    assert found[0] == found[1]
+
+
 def test_every_model_of_ours_is_here():
     ours = {name for name, one in MODEL_REGISTRY.items() if one.__module__.startswith("luna_fairseq.")}
     assert ours - set(MODELS) <= {"luna_softmax_causal"}
