@@ -301,9 +301,11 @@ def check_streams(options: ParsedOptions) -> Faults:
 def check_repeated_layers(options: ParsedOptions) -> Faults:
     """Yield an error if PyTorch's DDP would get several gradients of a checkpointed parameter, and fail."""
     processes = max(options.distributed_world_size or 1, count_processes())
-    if not (options.trains and options.checkpoint_activations and processes > 1):
-        return
     values = plain_options(add_defaults(options.all))
+    backend = values.get("ddp_backend")
+    uses_ddp = options.trains and processes > 1 and backend in ("c10d", "pytorch_ddp")
+    if not (uses_ddp and options.checkpoint_activations):
+        return
     several = (values.get("encoder_layers") or 0) > 1
     is_layerwise = (values.get("attention"), values.get("linformer_sharing")) == ("linformer", "layerwise")
     causes = {
@@ -312,13 +314,11 @@ def check_repeated_layers(options: ParsedOptions) -> Faults:
         f"--length-groups {options.length_groups}": (options.length_groups or 1) > 1,
         "pairs of sequences": options.task == "lra-text" and os.path.isdir(f"{options.data}/{_PAIRS}"),
     }
-    backend = values.get("ddp_backend")
-    if backend in ("c10d", "pytorch_ddp"):
-        for cause in filter(causes.get, causes):
-            yield (
-                f"--checkpoint-activations with {cause} does not work with --ddp-backend {backend} in "
-                f"{processes} processes. Use --ddp-backend legacy_ddp"
-            )
+    for cause in filter(causes.get, causes):
+        yield (
+            f"--checkpoint-activations with {cause} does not work with --ddp-backend {backend} in "
+            f"{processes} processes. Use --ddp-backend legacy_ddp"
+        )
 
 
 CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Dict, List, Sequence
 
 from luna_fairseq.commands.arguments import CommandParser
-from luna_fairseq.commands.launch import Launch, compute_launch
+from luna_fairseq.commands.launch import PRECISIONS, Launch, compute_launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -82,11 +82,12 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str], precision: str) -> Dict[str, str]:
     """Return the options and data checksums that must not change when a run is resumed."""
-    fixed = select_fixed_options([*recipe.words("update_freq"), *user_options])
+    fixed = select_fixed_options([*recipe.words("update_freq", *PRECISIONS), *user_options])
+    precisions = {f"--{name.replace('_', '-')}" for name in PRECISIONS}
     options = {
         name: value
         for name, value in fixed.items()
-        if name not in ("--fp16", "--bf16", "--fp32") and not name.startswith(_NEW_START)
+        if name not in precisions and not name.startswith(_NEW_START)
     }
     options["precision"] = f"--{precision}"
     dataset = recipe.settings["dataset"]

@@ -122,6 +122,14 @@ def test_the_precision_of_a_recipe():
         assert [word for word in words if word.endswith("16")] == expected
 
 
+def test_a_run_records_the_chosen_precision_alone(tmp_path):
+    (tmp_path / "train.bin").touch()
+    recipe, changed = read_recipe(TRANSFORMER), read_recipe(TRANSFORMER)
+    changed.settings["common"]["amp"] = True
+    records = [train._run_identity(one, str(tmp_path), ["--bf16"], "bf16") for one in (recipe, changed)]
+    assert records[0] == records[1] and records[0]["precision"] == "--bf16"
+
+
 def test_checkpoints_go_to_a_folder_of_the_row():
     words, _ = launch(LUNA)
     assert words[words.index("--save-dir") + 1] == f"checkpoints/{LUNA}"
