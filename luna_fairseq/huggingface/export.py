@@ -137,8 +137,8 @@ def convert_checkpoint(
     from luna_fairseq.models.ema import ema_copies
 
     logging.disable_progress_bar()
-    with ema_copies(path.parent, [path.name] if ema else []) as copies:
-        checkpoint = load(copies / path.name if ema else path, data)
+    with ema_copies([path] if ema else []) as copies:
+        checkpoint = load(copies[0] if ema else path, data)
     kind = conversion.find_kind(checkpoint.model, _choose_head(checkpoint.model, head))
     identity = stored_identity(checkpoint.state)
     _check_task(path, identity)

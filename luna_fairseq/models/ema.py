@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator
+from typing import Any, Dict, Iterable, Iterator, List
 
 from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
@@ -38,12 +38,11 @@ def write_ema(path: Path, to: Path) -> None:
 
 
 @contextmanager
-def ema_copies(folder: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Context manager that yields a temporary folder with copies of the checkpoints ``names`` in ``folder``.
-
-    Moving averages replace the weights of the copies.
-    """
+def ema_copies(paths: Iterable[Path]) -> Iterator[List[Path]]:
+    """Context manager that yields temporary copies of checkpoints, with moving averages as their weights."""
     with tempfile.TemporaryDirectory() as temporary:
-        for name in names:
-            write_ema(folder / name, Path(temporary) / name)
-        yield Path(temporary)
+        copies = []
+        for number, path in enumerate(paths):
+            copies.append(Path(temporary) / f"{number}.pt")
+            write_ema(path, copies[-1])
+        yield copies

@@ -9,12 +9,13 @@ from argparse import Namespace
 from functools import partial
 from inspect import signature
 from itertools import chain
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
 
 import torch
 from torch import Tensor
 
-from fairseq import hub_utils
+from fairseq import file_utils, hub_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
@@ -344,13 +345,15 @@ def from_pretrained(
     if "bpe" not in kwargs:
         find = find_text_pipeline if issubclass(hub, GeneratorHub) else find_tokenizer
         kwargs = {**find(folders), **kwargs}
+    folder, data = str(model_name_or_path), str(data_name_or_path)
     if ema:
-        with ema_copies(folders[0], checkpoint_file.split(os.pathsep)) as copies:
-            paths = str(copies), checkpoint_file, str(folders[1].absolute())
-            loaded = hub_utils.from_pretrained(*paths, **kwargs)
+        folder = file_utils.load_archive_file(folder)  # unpacks an archive, as hub_utils does
+        names = checkpoint_file.split(os.pathsep)
+        with ema_copies(Path(folder, name) for name in names) as copies:
+            checkpoint_file = os.pathsep.join(map(str, copies))
+            loaded = hub_utils.from_pretrained(folder, checkpoint_file, data, **kwargs)
     else:
-        paths = str(model_name_or_path), checkpoint_file, str(data_name_or_path)
-        loaded = hub_utils.from_pretrained(*paths, **kwargs)
+        loaded = hub_utils.from_pretrained(folder, checkpoint_file, data, **kwargs)
     supported, kind = hub.supports
     model_class = type(loaded["models"][0])
     if not issubclass(model_class, supported):

@@ -1,6 +1,9 @@
 """Weights averaged by fairseq-train --store-ema, in all commands that can use them."""
 
+import os
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,6 +71,29 @@ def test_from_python(trained):
         assert torch.equal(found, trained.trained + ema)
     with pytest.raises(InputError, match="without.pt has no averaged weights"):
         LunaModel.from_pretrained(words[0], "without.pt", words[2], ema=True)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "../model.pt", "{folder}/model.pt"])
+def test_other_paths_from_python(name, trained, monkeypatch):
+    """The checkpoint itself is not overwritten, and no copy of it remains."""
+    temporary, other = trained.folder / "temporary", trained.folder / "other"
+    temporary.mkdir(), other.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    folder = trained.folder if name == "model.pt" else other
+    names = os.pathsep.join([name.format(folder=trained.folder)] * 2)
+    before = trained.path.read_bytes()
+    hub = LunaModel.from_pretrained(str(folder), names, str(trained.data), ema=True)
+    assert trained.path.read_bytes() == before and not list(temporary.iterdir())
+    assert all(torch.equal(model.state_dict()[NAME], trained.trained + 1) for model in hub.models)
+
+
+def test_an_archive_from_python(trained):
+    archive = trained.folder / "model.tar.gz"
+    with tarfile.open(str(archive), "w:gz") as file:
+        file.add(str(trained.path), "run/model.pt")
+        file.add(str(trained.data), "run/data")
+    hub = LunaModel.from_pretrained(str(archive), "model.pt", str(trained.data), ema=True)
+    assert torch.equal(hub.models[0].state_dict()[NAME], trained.trained + 1)
 
 
 def test_export(trained, capsys):
