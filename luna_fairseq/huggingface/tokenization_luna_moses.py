@@ -114,9 +114,10 @@ class _LunaMosesTokenizer(LunaTokenizer):
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
         """Decode token ids, and detokenize each sentence of a document separately, joined with "<sep>"."""
         sentences = super()._decode(*args, **kwargs).split(SEPARATOR)
-        return f" {SEPARATOR} ".join(
+        text = f" {SEPARATOR} ".join(
             detokenize(sentence.split(), self.languages[1]) for sentence in sentences
         )
+        return text.replace("  ", " ").strip()  # an empty sentence leaves two spaces
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
         path = Path(save_directory) / self.vocab_files_names["codes_file"]

@@ -105,6 +105,14 @@ def build_tokenizer(
     if SEPARATOR in ids:
         # The token includes the preceding space, so that the next sentence is encoded like a separate text.
         tokenizer.add_tokens([AddedToken(SEPARATOR, lstrip=True, normalized=False)])
+        # Decoding puts one space on each side of the token, and none at the ends of the text.
+        spaced = [
+            decoders.Fuse(),
+            decoders.Replace(Regex(f" *{SEPARATOR}"), f" {SEPARATOR}"),
+            decoders.Replace(Regex(f"{SEPARATOR}(?=[^ ])"), f"{SEPARATOR} "),
+            decoders.Strip(" ", left=1, right=0),
+        ]
+        tokenizer.decoder = decoders.Sequence([tokenizer.decoder, *spaced])
     special = {symbol for part in template for symbol in part.split() if not symbol.startswith("$")}
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template.single,

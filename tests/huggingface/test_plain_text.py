@@ -121,6 +121,11 @@ def test_decoding_restores_the_references(trained):
     tokenizer = build_tokenizer(files, dictionary, 99, Template("$A </s>", "$A $B"), languages=("en", "en"))
     text = [line for line in HARD[:2] if kind != "words"] or ["Two men are sitting on a bench."]
     assert [tokenizer.decode(tokenizer(line).input_ids, skip_special_tokens=True) for line in text] == text
+    separator = dictionary.add_symbol("<sep>")
+    documents = build_tokenizer(files, dictionary, 99, Template("$A", "$A $B"), languages=("en", "en"))
+    assert documents.decode(documents(" <sep> ".join(text)).input_ids) == " <sep> ".join(text)
+    untidy = [separator, *documents(text[0]).input_ids, separator, separator]
+    assert documents.decode(untidy) == f"<sep> {text[0]} <sep> <sep>"
     if kind == "moses":
         same = encoders.build_tokenizer(Namespace(tokenizer="moses", source_lang="en", target_lang="de"))
         ours = encoders.build_tokenizer(Namespace(tokenizer="luna_moses", source_lang="en", target_lang="de"))

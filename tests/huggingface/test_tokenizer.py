@@ -84,7 +84,10 @@ def test_sentencepiece(tmp_path):
         joined = " <sep> ".join(bpe.encode(line) for line in TEXT)
         read = found(" <sep> ".join(TEXT)).input_ids
         assert read == dictionary.encode_line(joined, append_eos=False).tolist()
-        assert [line.strip() for line in found.decode(read).split("<sep>")] == TEXT
+        assert found.decode(read) == " <sep> ".join(TEXT)
+        word, separator, middle = (dictionary.index(piece) for piece in ("▁the", "<sep>", "t"))
+        untidy = [separator, word, separator, separator, middle, separator]
+        assert found.decode(untidy) == "<sep> the <sep> <sep> t <sep>"
     other = build_dictionary(["▁the", "<mask>"], {})
     with pytest.raises(InputError, match="dictionary lacks"):
         build_tokenizer(files, other, 512)
