@@ -16,12 +16,15 @@ from luna_fairseq.errors import InputError
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary path, and renames it to ``path`` on success.
 
-    Missing parent folders are created. After an exception, ``path`` is unchanged.
+    Missing parent folders are created. After an exception, ``path`` is unchanged. A symbolic link stays, and
+    its target is replaced. Raises InputError if ``path`` is a pipe or a device.
 
     Example:
         >>> with replacing(Path("report.txt")) as temporary:  # doctest: +SKIP
         ...     temporary.write_text("done")
     """
+    _refuse_device(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -80,13 +83,18 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
 
 
-def check_not_input(path: Path, option: str, inputs: Iterable[Path]) -> None:
-    """Raise InputError if a file to write is one of the files ``inputs``, which it would replace.
+def check_separate(path: Path, option: str, others: Iterable[Path]) -> None:
+    """Raise InputError if a file to write is a pipe, a device, or one of the command's ``others``.
 
-    The error message names ``option``, the command-line option that sets ``path``, such as "--output".
+    These are files that the command reads, or writes for another option. The error message names ``option``,
+    the command-line option that sets ``path``, such as "--output".
     """
-    if path.resolve() in [one.resolve() for one in inputs]:
-        raise InputError(f"{option} {path} is a file that the command reads. Use another name.")
+    _refuse_device(path)
+    if path.resolve() in [one.resolve() for one in others]:
+        raise InputError(
+            f"{option} {path} is a file that the command reads or writes for another option. "
+            "Use another name."
+        )
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -94,6 +102,7 @@ def check_writable(path: Path, option: str) -> None:
 
     The error message names ``option``, the command-line option that sets ``path``, such as "--out".
     """
+    _refuse_device(path)
     folder = path.resolve().parent
     for is_wrong, reason in (
         (path.is_dir(), f"{path} is a folder"),
@@ -103,3 +112,9 @@ def check_writable(path: Path, option: str) -> None:
         if is_wrong:
             advice = f"Use {option} with a file in a folder that exists and is writable."
             raise InputError(f"cannot write {path}: {reason}. {advice}")
+
+
+def _refuse_device(path: Path) -> None:
+    """Raise InputError if a file to write is a pipe or a device, which a regular file would replace."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"cannot write {path}: it is a pipe or a device. Give the name of a file.")
