@@ -30,6 +30,7 @@ from luna_fairseq.translation.scores import (
     TEST_SETS,
     Translations,
     choose_tokenizer,
+    describe_split_hyphens,
     describe_tokenizer,
     document_scores,
     make_bleu,
@@ -155,6 +156,12 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
     # First, because the reference of another text may also have another number of lines.
     notes = generated.compare(options.reference, references, options.source, sources or [])
     hypotheses = generated.hypotheses(references)
+    split = "" if options.detokenize else describe_split_hyphens(hypotheses)
+    if split:
+        notes.append(
+            f"the hypotheses are Moses tokens ({split}), but are scored as plain text. "
+            "Give luna-score --detokenize moses to restore plain text"
+        )
     text = Translations.read(hypotheses, references, options.detokenize, options.target_lang)
     test_set = TEST_SETS.get(options.test_set)
     scores = plain_scores(text, tokenizer, test_set)

@@ -119,6 +119,19 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
     assert change or not (tmp_path / "out").exists()
 
 
+def test_a_tokenized_reference_is_refused_before_anything_is_written(trained, tmp_path, capsys):
+    _, words, corpus = trained
+    words = [*words, "--vocab-size", "150"]
+    words[words.index("--destdir") + 1] = str(tmp_path / "out")
+    words[words.index("--testpref") + 1] = f"{corpus / 'valid'},{tmp_path / 'test'}"
+    (tmp_path / f"test.{SOURCE}").write_text("well-known\n")
+    (tmp_path / f"test.{TARGET}").write_text("wohl @-@ bekannt\n")
+    assert train_bitext.main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'test'}.{TARGET} is tokenized with hyphens split already" in line
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("option", ["--max-epoch", "--max-update", "--max-source-positions"])
 def test_a_value_that_is_no_number(option, trained, tmp_path, capsys):
     words = [*trained[1]]
