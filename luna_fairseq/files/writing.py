@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Iterable, Iterator, List, Sequence
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.sole_writer import lock_folder
 
 
 @contextmanager
@@ -38,11 +39,15 @@ def replacing(path: Path) -> Iterator[Path]:
 def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder, and removes it with its content at the end.
 
-    An existing folder is deleted first, because a killed process may have left it. The parent folder must
+    An existing folder is emptied first, because a killed process may have left it. The parent folder must
     already exist.
     """
-    shutil.rmtree(str(folder), ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(str(path))
+        else:
+            path.unlink()
     try:
         yield folder
     finally:
@@ -53,10 +58,13 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Context manager that yields an empty temporary folder to fill, and renames it to ``folder`` on success.
 
-    ``folder`` must be empty or absent. After an exception, the temporary folder is removed.
+    ``folder`` must be empty or absent. After an exception, the temporary folder is removed. Raises InputError
+    if another process is writing the same folder.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:
+    temporary = folder.with_name(folder.name + ".tmp")
+    temporary.mkdir(parents=True, exist_ok=True)
+    lock_folder(temporary)
+    with scratch_folder(temporary):
         yield temporary
         if folder.is_dir():
             folder.rmdir()
