@@ -75,6 +75,7 @@ def test_from_text_to_score_and_on(trained, capfd):
     for changed, size, named in (
         (words, "160", "--vocab-size 150 before, --vocab-size 160 now"),
         (swapped, "150", "lang"),
+        ([*words, "--shards", "2"], "150", "no --shards before, --shards 2 now"),
     ):
         assert train(changed, size, "3") == 1
         (line,) = capfd.readouterr().err.splitlines()
