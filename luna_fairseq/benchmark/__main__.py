@@ -23,7 +23,7 @@ from luna_fairseq.commands.arguments import HelpFormatter, Number, positive
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.reporting import console_script, offer_quiet
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import check_writable
+from luna_fairseq.files.writing import check_separate, check_writable
 from luna_fairseq.progress import progress, say
 
 PROGRAM = "python -m luna_fairseq.benchmark"
@@ -108,6 +108,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json is not None:
         check_writable(args.json, "--json")
     if args.plot is not None:
+        check_separate(args.plot, "--plot", filter(None, [args.json]))
         check_plot(args.plot, "--plot")
     try:
         device = torch.empty(0, device=args.device).device

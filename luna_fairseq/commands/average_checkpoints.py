@@ -19,7 +19,7 @@ from typing import Dict, List, Optional, Sequence
 from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import check_not_input, check_writable
+from luna_fairseq.files.writing import check_separate, check_writable
 
 PROGRAM = "luna-average-checkpoints"
 # File names of numbered checkpoints: a readable form, and a pattern with groups for the number and the
@@ -67,7 +67,7 @@ def _average(args: argparse.Namespace) -> None:
 
     paths = select_checkpoints(args)
     check_writable(args.output, "--output")
-    check_not_input(args.output, "--output", paths)
+    check_separate(args.output, "--output", paths)
     print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
     save_checkpoint(average_checkpoints(paths, args.force, args.ema), args.output)
     print(f"wrote {args.output}")

@@ -77,9 +77,10 @@ _OUR_NAMES = {
 def _describe_own_option(name: str, owned: Sequence[str], parser: argparse.ArgumentParser) -> str:
     """Return what to do about an option of the command that is given after ``--``, or "" for other options.
 
-    ``name`` may be an abbreviation of an option in ``owned``, which fairseq accepts.
+    ``name`` may be an abbreviation of an option in ``owned``, or a short option and its value, such as -sen.
     """
     own = name if name in owned else next((own for own in owned if own.startswith(name)), "")
+    own = name[:2] if name[:2] in owned else own
     if not own or not name.strip("-"):
         return ""
     for option in (own, _OUR_NAMES.get(own)):

@@ -13,6 +13,7 @@ from luna_fairseq.files.sole_writer import lock_folder
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
+_SHORT = {"-s": "--source-lang", "-t": "--target-lang", "-a": "--arch"}
 # Options of fairseq-train that may change when a run is resumed. The options of models that may change are
 # marked in their dataclasses.
 _DURATION = {
@@ -97,15 +98,19 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
     """Parse the options of a fairseq-train command into a mapping from option name to value.
 
     ``words`` is the command line, split into words. If an option is repeated, the last value takes effect.
-    Multiple values are joined with spaces, and a flag has an empty value.
+    Multiple values are joined with spaces, and a flag has an empty value. A short option, also one that is
+    joined with its value, such as ``-sen``, has its long name.
 
     Example:
-        >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
-        {'--lr': '1', '--fp16': ''}
+        >>> parse_options(["data-bin", "--lr", "1", "--fp16", "-s", "en"])
+        {'--lr': '1', '--fp16': '', '--source-lang': 'en'}
     """
     options: Dict[str, List[str]] = {}
     values: List[str] = []
     for word in words:
+        if word[:2] in _SHORT:
+            value = word[2:].lstrip("=")
+            word = _SHORT[word[:2]] + (f"={value}" if value else "")
         if word.startswith("--"):
             name, equals, value = word.partition("=")
             values = options[name] = [value] if equals else []

@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import IO, Iterable, Iterator, List, Sequence
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.sole_writer import lock_folder
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Context manager that yields a temporary path, and renames it to ``path`` on success.
 
-    Missing parent folders are created. After an exception, ``path`` is unchanged.
+    Missing parent folders are created. After an exception, ``path`` is unchanged. A symbolic link stays, and
+    its target is replaced. Raises InputError if ``path`` is a pipe or a device.
 
     Example:
         >>> with replacing(Path("report.txt")) as temporary:  # doctest: +SKIP
         ...     temporary.write_text("done")
     """
+    _refuse_device(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -35,11 +39,15 @@ def replacing(path: Path) -> Iterator[Path]:
 def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder, and removes it with its content at the end.
 
-    An existing folder is deleted first, because a killed process may have left it. The parent folder must
+    An existing folder is emptied first, because a killed process may have left it. The parent folder must
     already exist.
     """
-    shutil.rmtree(str(folder), ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(str(path))
+        else:
+            path.unlink()
     try:
         yield folder
     finally:
@@ -50,10 +58,13 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Context manager that yields an empty temporary folder to fill, and renames it to ``folder`` on success.
 
-    ``folder`` must be empty or absent. After an exception, the temporary folder is removed.
+    ``folder`` must be empty or absent. After an exception, the temporary folder is removed. Raises InputError
+    if another process is writing the same folder.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:
+    temporary = folder.with_name(folder.name + ".tmp")
+    temporary.mkdir(parents=True, exist_ok=True)
+    lock_folder(temporary)
+    with scratch_folder(temporary):
         yield temporary
         if folder.is_dir():
             folder.rmdir()
@@ -80,13 +91,18 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
 
 
-def check_not_input(path: Path, option: str, inputs: Iterable[Path]) -> None:
-    """Raise InputError if a file to write is one of the files ``inputs``, which it would replace.
+def check_separate(path: Path, option: str, others: Iterable[Path]) -> None:
+    """Raise InputError if a file to write is a pipe, a device, or one of the command's ``others``.
 
-    The error message names ``option``, the command-line option that sets ``path``, such as "--output".
+    These are files that the command reads, or writes for another option. The error message names ``option``,
+    the command-line option that sets ``path``, such as "--output".
     """
-    if path.resolve() in [one.resolve() for one in inputs]:
-        raise InputError(f"{option} {path} is a file that the command reads. Use another name.")
+    _refuse_device(path)
+    if path.resolve() in [one.resolve() for one in others]:
+        raise InputError(
+            f"{option} {path} is a file that the command reads or writes for another option. "
+            "Use another name."
+        )
 
 
 def check_writable(path: Path, option: str) -> None:
@@ -94,6 +110,7 @@ def check_writable(path: Path, option: str) -> None:
 
     The error message names ``option``, the command-line option that sets ``path``, such as "--out".
     """
+    _refuse_device(path)
     folder = path.resolve().parent
     for is_wrong, reason in (
         (path.is_dir(), f"{path} is a folder"),
@@ -103,3 +120,9 @@ def check_writable(path: Path, option: str) -> None:
         if is_wrong:
             advice = f"Use {option} with a file in a folder that exists and is writable."
             raise InputError(f"cannot write {path}: {reason}. {advice}")
+
+
+def _refuse_device(path: Path) -> None:
+    """Raise InputError if a file to write is a pipe or a device, which a regular file would replace."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"cannot write {path}: it is a pipe or a device. Give the name of a file.")

@@ -30,7 +30,7 @@ from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
 from luna_fairseq.files.same_run import check_same_run, parse_options, select_fixed_options
-from luna_fairseq.files.writing import write_text
+from luna_fairseq.files.writing import check_separate, write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.layout import SPLITS
 from luna_fairseq.lra.prepare import RECORD
@@ -158,13 +158,17 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     """Return the training costs to plot with ``--figure``, or None if ``--figure`` is not given.
 
-    Raise InputError if a plot requested with ``--figure`` or ``--curves`` cannot be drawn.
+    Raise InputError if a plot requested with ``--figure`` or ``--curves`` cannot be drawn, or both are one
+    file.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither.")
+    others = [args.costs]
     for option, path in (("--figure", args.figure), ("--curves", args.curves)):
         if path is not None:
+            check_separate(path, option, filter(None, others))
             check_plot(path, option)
+            others.append(path)
     if args.costs is None:
         return None
     costs = Costs(args.costs)

@@ -12,7 +12,7 @@ import sys
 
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.files.writing import write_text
+from luna_fairseq.files.writing import check_separate, write_text
 
 PROGRAM = "luna-evaluate-task"
 EXAMPLE = f"{PROGRAM} rte-data --path rte-runs/batch32-lr1e-05/checkpoint_best.pt --predictions rte.txt"
@@ -23,6 +23,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
     from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 
+    if args.predictions is not None:
+        check_separate(args.predictions, "--predictions", [args.path])
     data = PreparedTask.load(args.data)
     results, predicted, truncation_note = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:

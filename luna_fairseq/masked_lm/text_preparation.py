@@ -165,12 +165,11 @@ class TextPreparation:
             named = [
                 (split, text, destdir / folder / split, dictionary) for (split, folder), text in texts.items()
             ]
-            counts = write_texts(named, encoder, self.options.max_unknown)
-        dictionaries = {str(Path(folder) / DICTIONARY) for folder in (".", *(part[1] for part in self.parts))}
-        for name in dictionaries:
-            with replacing(destdir / name) as temporary:
-                dictionary.save(str(temporary))
-        names = [*self.binarised, *sorted(dictionaries)]
+            folders = (".", *(folder for _, folder in self.parts))
+            dictionaries = sorted({str(Path(folder) / DICTIONARY) for folder in folders})
+            files = {destdir / name: dictionary for name in dictionaries}
+            counts = write_texts(named, files, encoder, self.options.max_unknown)
+        names = [*self.binarised, *dictionaries]
         names.append(write_checksums(destdir, [*names, *self.tokenizer]))
         return names, {**counts, "long": long, "dictionary": len(dictionary)}
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import check_separate
 from luna_fairseq.progress import progress
 from luna_fairseq.report.page import Page, build_page
 from luna_fairseq.text.bitext import read_lines
@@ -69,6 +70,7 @@ def build_parser() -> CommandParser:
 
 def _show(args: argparse.Namespace) -> None:
     """Read the texts, compute their attention maps, and write the HTML page."""
+    check_separate(args.out, "--out", filter(None, [args.checkpoint, args.input]))
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MAX_TEXTS:
         raise InputError(f"Expected 1 to {MAX_TEXTS} texts, got {len(texts)}. Use --text or --input.")

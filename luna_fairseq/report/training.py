@@ -24,6 +24,7 @@ from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import describe_settings
+from luna_fairseq.files.writing import check_separate
 from luna_fairseq.lra.results import Result, describe_differences
 from luna_fairseq.progress import progress
 from luna_fairseq.report.options import differing_options, get_option
@@ -91,6 +92,7 @@ def _report(args: argparse.Namespace) -> None:
 
 def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
     """Write the HTML page that compares the runs, and print the notes about missing information."""
+    check_separate(args.out, "--out", [file for run in runs for file in run.files])
     page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     page.write(args.out)
     for run in runs:

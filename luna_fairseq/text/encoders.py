@@ -17,6 +17,7 @@ from fairseq.data import Dictionary
 from fairseq.data.encoders.gpt2_bpe_utils import get_encoder
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.regular import require_regular_file
+from luna_fairseq.files.writing import replacing
 from luna_fairseq.requirements import import_package
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.indexed import Encoded, EncodedText, flatten_sentences
@@ -95,23 +96,34 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
 
 
 def write_texts(
-    texts: Sequence[Tuple[str, EncodedText, Path, Dictionary]], encoder: Encoder, max_unknown: float = 100.0
+    texts: Sequence[Tuple[str, EncodedText, Path, Dictionary]],
+    dictionaries: Mapping[Path, Dictionary],
+    encoder: Encoder,
+    max_unknown: float = 100.0,
 ) -> Dict[str, Counter]:
     """Write encoded texts in fairseq's binary format, and return the token counts of each text.
 
     Each item of ``texts`` is a tuple (name, text, path without suffix, dictionary). Parts of a text have the
-    same name. The counters are "tokens", "unknown" and "longest" (tokens in the longest line), keyed by name.
+    same name. ``dictionaries`` are written too, keyed by path. Old texts are deleted first, so that an
+    interruption leaves no mixture to train on. The counters are "tokens", "unknown" and "longest" (tokens in
+    the longest line), keyed by name.
 
     Raises InputError if more than ``max_unknown`` percent of the tokens are unknown.
     """
-    dictionaries = {id(dictionary): dictionary for _, _, _, dictionary in texts}
-    tables = {key: encoder.dictionary_indices(words) for key, words in dictionaries.items()}
+    used = {id(dictionary): dictionary for _, _, _, dictionary in texts}
+    tables = {key: encoder.dictionary_indices(words) for key, words in used.items()}
     counts: Dict[str, Counter] = {kind: Counter() for kind in ("tokens", "unknown", "longest")}
     for name, text, _, dictionary in texts:
         counts["tokens"][name] += text.tokens
         counts["unknown"][name] += text.unknown(tables[id(dictionary)], dictionary)
         counts["longest"][name] = max(counts["longest"][name], text.longest)
     check_unknown(counts["unknown"], counts["tokens"], max_unknown)
+    for _, _, path, _ in texts:
+        for ending in ("bin", "idx"):
+            Path(f"{path}.{ending}").unlink(missing_ok=True)
+    for path, dictionary in dictionaries.items():
+        with replacing(path) as temporary:
+            dictionary.save(str(temporary))
     for _, text, path, dictionary in texts:
         text.write(path, tables[id(dictionary)], dictionary)
     return counts

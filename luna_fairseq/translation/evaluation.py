@@ -39,6 +39,7 @@ from luna_fairseq.translation.score import ScoreOptions, score
 from luna_fairseq.translation.scores import (
     TEST_SETS,
     Translations,
+    check_plain_reference,
     check_reference,
     choose_tokenizer,
     make_bleu,
@@ -107,8 +108,11 @@ class Evaluation:
         if options.ema:
             self._write_ema()
         references = list(read_lines(self._reference_path(subset)))
-        if options.test_set in TEST_SETS:  # before the translation, which may take hours
+        # Before the translation, which may take hours.
+        if options.test_set in TEST_SETS:
             check_reference(TEST_SETS[options.test_set], references)
+        if should_score_moses_tokens(self.languages[1]):
+            check_plain_reference(references, str(self._reference_path(subset)))
         penalty = options.lenpen if options.tune_lenpen is None else self._tune_length_penalty()
         generated = self._generate(subset, penalty)
         print(f"{subset}: beam {options.beam}, length penalty {penalty:g}")

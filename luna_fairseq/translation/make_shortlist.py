@@ -23,7 +23,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import check_not_input
+from luna_fairseq.files.writing import check_separate
 from luna_fairseq.translation.languages import find_language_pairs
 
 PROGRAM = "luna-make-shortlist"
@@ -91,7 +91,7 @@ def make_shortlist(args: argparse.Namespace) -> None:
     folder, *more_shards = find_shards(args.data)
     for names in ("dict.*.txt", "*.bin", "*.idx"):
         for shard in (folder, *more_shards):
-            check_not_input(args.output, "--output", shard.glob(names))
+            check_separate(args.output, "--output", shard.glob(names))
     languages = find_pair(folder, args.source_lang, args.target_lang)
     names = "-".join(languages)
     if not any(folder.glob(f"train.{names}.*.idx")):

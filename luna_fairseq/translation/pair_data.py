@@ -10,7 +10,6 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Seque
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import replacing
 from luna_fairseq.text.encoders import Encoder, count_pieces, write_texts
 from luna_fairseq.text.indexed import Encoded, EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
@@ -100,11 +99,12 @@ class PairData:
                 (f"{split}.{side}", text, self.folder / shard / self._name(split, side), dictionaries[side])
                 for (split, side, shard), text in texts.items()
             ]
-            counts = write_texts(named, encoder, max_unknown)
-        for shard in self.shards:
-            for side, dictionary in dictionaries.items():
-                with replacing(self.folder / shard / f"dict.{side}.txt") as temporary:
-                    dictionary.save(str(temporary))
+            files = {
+                self.folder / shard / f"dict.{side}.txt": dictionary
+                for shard in self.shards
+                for side, dictionary in dictionaries.items()
+            }
+            counts = write_texts(named, files, encoder, max_unknown)
         entries = {side: len(dictionary) for side, dictionary in dictionaries.items()}
         return {**counts, "dropped": dropped, "dictionary": entries}
 

@@ -16,6 +16,7 @@ from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.plots import check_plot, new_figure, save_png
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import check_separate
 from luna_fairseq.translation.generated import SENTENCEPIECE_SPACE, labelled_lines
 
 PROGRAM = "python -m luna_fairseq.translation.plot_alignments"
@@ -81,6 +82,7 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 def draw(args: argparse.Namespace) -> None:
     """Plot the attention weights of one sentence, with one panel per output file of fairseq-generate."""
+    check_separate(args.plot, "--plot", args.outputs)
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
         raise InputError(

@@ -123,6 +123,8 @@ class Preparation:
         for name in DECISIVE_OPTIONS:
             if getattr(self.options, name) is not None:
                 identity[f"--{name.replace('_', '-')}"] = str(getattr(self.options, name))
+        if self.options.shards > 1:  # records of runs without shards do not name the option
+            identity["--shards"] = str(self.options.shards)
         return identity
 
     def run(self) -> None:

@@ -22,7 +22,7 @@ from luna_fairseq.commands.arguments import CommandParser, Number, read_options
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import write_scores
-from luna_fairseq.files.writing import check_not_input, write_text
+from luna_fairseq.files.writing import check_separate, write_text
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.translation.generated import GenerateOutput
@@ -30,6 +30,7 @@ from luna_fairseq.translation.scores import (
     TEST_SETS,
     Translations,
     choose_tokenizer,
+    describe_split_hyphens,
     describe_tokenizer,
     document_scores,
     make_bleu,
@@ -125,15 +126,16 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
             :func:`luna_fairseq.files.scores.describe_checkpoint`. None if unknown.
 
     Raises:
-        InputError: A file is missing, does not match the translated text, or is both read and written.
+        InputError: A file is missing, does not match the translated text, or is named for two purposes.
         OSError: A file cannot be written.
     """
     if options.target_lang is None and (options.detokenize or options.split_compounds):
         raise InputError("--detokenize and --split-compounds need a language. Give --target-lang.")
-    inputs = [options.generated, options.reference, options.source, options.documents]
+    others = [options.generated, options.reference, options.source, options.documents]
     for name, path in (("--output", options.output), ("--scores", options.scores)):
         if path is not None:
-            check_not_input(path, name, filter(None, inputs))
+            check_separate(path, name, filter(None, others))
+            others.append(path)
     language = options.target_lang or options.reference.suffix[1:]
     tokenizer = choose_tokenizer(options.tokenize, language)
     make_bleu(tokenizer)  # raises if the tokenizer is not installed
@@ -154,6 +156,12 @@ def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> Non
     # First, because the reference of another text may also have another number of lines.
     notes = generated.compare(options.reference, references, options.source, sources or [])
     hypotheses = generated.hypotheses(references)
+    split = "" if options.detokenize else describe_split_hyphens(hypotheses)
+    if split:
+        notes.append(
+            f"the hypotheses are Moses tokens ({split}), but are scored as plain text. "
+            "Give luna-score --detokenize moses to restore plain text"
+        )
     text = Translations.read(hypotheses, references, options.detokenize, options.target_lang)
     test_set = TEST_SETS.get(options.test_set)
     scores = plain_scores(text, tokenizer, test_set)

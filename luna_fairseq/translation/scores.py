@@ -17,6 +17,7 @@ from luna_fairseq.requirements import import_package
 from luna_fairseq.text.documents import DocumentPiece
 from luna_fairseq.text.language_codes import base_language
 from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
+from luna_fairseq.translation.generated import OTHER_TEXT
 
 
 @dataclass(frozen=True)
@@ -136,27 +137,33 @@ class Translations:
     ) -> Translations:
         """Create translations from plain-text references, and hypotheses as plain text or Moses tokens.
 
-        If ``detokenizer`` is "moses", the hypotheses are Moses tokens, and are detokenized. Raise InputError
-        if lines that should be plain text contain ``@-@``, a hyphen split by Moses.
+        If ``detokenizer`` is "moses", the hypotheses are Moses tokens, and are detokenized.
         """
-        _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
-            _check_plain(hypotheses, "the hypotheses are", "Give --detokenize moses.")
             return cls(hypotheses, references)
         lines = progress(hypotheses, "detokenise")
         return cls([detokenize(line.split(), str(language)) for line in lines], references, hypotheses)
 
 
-def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines that should be plain text contain ``@-@``, a hyphen split by Moses.
+def describe_split_hyphens(lines: Sequence[str]) -> str:
+    """Return how many lines contain ``@-@``, a hyphen split by Moses, or "" if these are at most 10 %.
 
-    The message begins with ``subject``, such as "the reference is", and ends with the advice ``remedy``.
+    Plain text may contain ``@-@`` in a few lines.
     """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
-    if number:
+    return f"{HYPHEN} in {number:,} of {len(lines):,} lines" if number > OTHER_TEXT * len(lines) else ""
+
+
+def check_plain_reference(references: Sequence[str], name: str = "the reference") -> None:
+    """Raise InputError if references are Moses tokens, which have no BLEU of Moses tokens.
+
+    The error message begins with ``name``.
+    """
+    found = describe_split_hyphens(references)
+    if found:
         raise InputError(
-            f"{subject} tokenized with hyphens split already ({HYPHEN} in {number} lines), and splitting "
-            f"them twice inflates BLEU. {remedy}"
+            f"{name} is tokenized with hyphens split already ({found}), and splitting them twice inflates "
+            "BLEU. Give the plain text."
         )
 
 
@@ -239,8 +246,10 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     """Compute BLEU on Moses tokens with split hyphens (``well @-@ known``), as in the literature on WMT'14.
 
     Hypotheses that were generated as Moses tokens are scored unchanged. Plain text is tokenized first. Raise
-    InputError if the number of tokens in the references is not in the range known for ``test_set``.
+    InputError if the references are Moses tokens, or if their number of tokens is not in the range known for
+    ``test_set``.
     """
+    check_plain_reference(text.references)
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
         number = sum(len(line.split()) for line in references)

@@ -30,7 +30,12 @@ from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.translation import evaluate, prepare_bitext
 from luna_fairseq.translation.score import add_tokenize
-from luna_fairseq.translation.scores import choose_tokenizer, make_bleu
+from luna_fairseq.translation.scores import (
+    check_plain_reference,
+    choose_tokenizer,
+    make_bleu,
+    should_score_moses_tokens,
+)
 
 PROGRAM = "luna-train-bitext"
 EXAMPLE = (
@@ -109,6 +114,12 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     _print_step(f"prepare: {data}")
     preparation = Preparation(read_options(prepare_bitext.BitextOptions, args, destdir=data))
     preparation.check()
+    if should_score_moses_tokens(args.target_lang):
+        for test in tests:
+            check_plain_reference(
+                [target for _, target in preparation.text[test].pairs()],
+                f"{preparation.prefixes[test]}.{args.target_lang}",
+            )
     # Check this before replacing the data that the checkpoints were trained on.
     check_same_run(out, "--destdir", preparation.resume_settings(), ["checkpoints/checkpoint_last.pt"])
     _check_not_beyond(checkpoints, epochs, parsed.max_update or 0)

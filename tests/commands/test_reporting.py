@@ -19,6 +19,7 @@ BITEXT = "-s en -t de --trainpref x --validpref x --testpref x --vocab-size 9 --
         (train_bitext.main, BITEXT, "--save-di elsewhere", "luna-train-bitext sets"),
         (train_bitext.main, BITEXT, "--no-save", "luna-train-bitext sets"),
         (train_bitext.main, BITEXT, "-t fr", "give -t before --"),
+        (train_bitext.main, BITEXT, "-tfr", "give -t before --"),
         (evaluate.main, "DIR --path x.pt --results DIR", "--path=y.pt", "give --path before --"),
         (evaluate.main, "DIR --path x.pt --results DIR", "--gen-subset valid", "give --subset before --"),
         (evaluate.main, "DIR --path x.pt --results DIR", "--int8", "give --int8 before --"),

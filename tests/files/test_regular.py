@@ -1,19 +1,26 @@
-"""Readers skip files that systems and editors leave, and refuse pipes if they read a file twice."""
+"""Readers skip files that systems and editors leave. Readers and writers refuse pipes."""
 
 import io
 import json
 import os
+import shutil
 import tarfile
 import threading
+from pathlib import Path
 
 import pytest
 
+from luna_fairseq.benchmark import __main__ as benchmark
+from luna_fairseq.errors import InputError
 from luna_fairseq.files.archive import read_members
 from luna_fairseq.files.regular import is_data
+from luna_fairseq.files.writing import check_separate, check_writable, write_text
 from luna_fairseq.lra import prepare as prepare_lra
-from luna_fairseq.masked_lm import prepare_task, prepare_text
+from luna_fairseq.lra import seeds
+from luna_fairseq.masked_lm import evaluate_task, prepare_task, prepare_text
 from luna_fairseq.masked_lm.finetuning import TASKS
-from luna_fairseq.translation import prepare_bitext, score
+from luna_fairseq.report import show, training
+from luna_fairseq.translation import plot_alignments, prepare_bitext, score
 
 LEFT_BEHIND = [
     "._0_9.txt",
@@ -110,3 +117,45 @@ def test_pipes_are_refused(reader, pipe, tmp_path, capsys):
     assert READERS[reader](pipe, str(tmp_path / "out")) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "is a pipe or a device, which can be read only once" in line
+
+
+def test_writers_leave_pipes_and_links_in_place(pipe, tmp_path):
+    for write in (
+        lambda path: write_text(path, "new"),
+        lambda path: check_writable(path, "--out"),
+        lambda path: check_separate(path, "--out", []),
+    ):
+        with pytest.raises(InputError, match="pipe.en: it is a pipe or a device. Give the name of a file"):
+            write(pipe)
+    assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 2
+    for target in (tmp_path / "pipe.de", tmp_path / "absent"):
+        link = tmp_path / f"{target.name}-link"
+        link.symlink_to(target.name)
+        write_text(link, "new")
+        assert link.is_symlink() and target.read_text() == "new"
+
+
+LOG = Path(__file__).parents[1] / "report" / "logs" / "simple.log"
+
+
+@pytest.mark.parametrize(
+    "main, words",
+    [
+        (score.main, "other --reference other --output FILE --scores FILE"),
+        (plot_alignments.main, "FILE --plot FILE"),
+        (show.main, "FILE --text a --out FILE"),
+        (show.main, "other --input FILE --out FILE"),
+        (training.main, "FILE --out FILE"),
+        (evaluate_task.main, "other --path FILE --predictions FILE"),
+        (seeds.main, "listops other --out other --figure FILE --costs FILE"),
+        (seeds.main, "listops other --out other --figure FILE --costs other --curves FILE"),
+        (benchmark.main, "causal --json FILE --plot FILE"),
+    ],
+)
+def test_an_output_replaces_no_input_and_no_other_output(main, words, tmp_path, capsys):
+    path = shutil.copy(str(LOG), str(tmp_path / "file"))
+    words = words.replace("FILE", path).replace("other", str(tmp_path / "other"))
+    assert main(words.split()) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{path} is a file that the command reads or writes for another option" in line
+    assert Path(path).read_bytes() == LOG.read_bytes()

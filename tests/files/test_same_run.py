@@ -111,6 +111,13 @@ def test_explicit_requests_are_not_compared(words, data, tmp_path):
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
 
 
+def test_the_order_and_the_short_names_of_options_do_not_matter(data, tmp_path):
+    begin_training(data, tmp_path / "out", "--seed", "7", "-s", "en", "-t", "de")
+    begin_training(data, tmp_path / "out", "-t", "de", "--source-lang", "en", "--seed", "7")
+    with pytest.raises(InputError, match="--source-lang en before, --source-lang fr now"):
+        begin_training(data, tmp_path / "out", "--seed", "7", "-s", "fr", "-t", "de")
+
+
 def test_a_reset_begins_a_new_record(data, tmp_path):
     begin_training(data, tmp_path / "out")
     begin_training(data, tmp_path / "out", "--reset-lr-scheduler", "--lr", "0.125")
@@ -173,8 +180,9 @@ def test_options_marked_in_a_dataclass_may_change(arch):
 
 
 def test_both_names_of_an_option_may_change():
-    words = "--arch luna --relu-dropout 0.1 --luna-backend chunk"
-    assert select_fixed_options(words.split()) == {"--arch": "luna"}
+    for arch in ("--arch", "-a"):
+        words = f"{arch} luna --relu-dropout 0.1 --luna-backend chunk"
+        assert select_fixed_options(words.split()) == {"--arch": "luna"}
 
 
 def test_results_are_compared_with_all_that_changes_them():
@@ -230,6 +238,9 @@ def test_programs_that_a_command_starts_write_under_its_lock(tmp_path):
 def test_options_and_contents(data, tmp_path):
     words = ["DATA", "--lr", "1", "2", "--flag", "--lr=3", "--adam-betas", "(0.9, 0.98)"]
     assert parse_options(words) == {"--lr": "3", "--flag": "", "--adam-betas": "(0.9, 0.98)"}
+    words = ["--seed", "-1", "-s", "en", "-tde", "-a=luna", "--arch", "luna_lm"]
+    long = {"--source-lang": "en", "--target-lang": "de", "--arch": "luna_lm"}
+    assert parse_options(words) == {"--seed": "-1", **long}
     before = checksum_of_data([data])
     (data / "valid.bin").write_text("other")
     assert checksum_of_data([data]) == before != checksum_of_data([data], ("train", "valid"))

@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 import tarfile
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fairseq.data import Dictionary, data_utils
+from luna_fairseq.files import sole_writer
 from luna_fairseq.lra import prepare as prepare_lra
 
 GENERATE = ["--train", "6", "--valid", "2", "--test", "3", "--workers", "1"]
@@ -70,6 +73,30 @@ def test_listops(tmp_path, capsys):
     assert "finished before" in capsys.readouterr().out
     assert prepare_lra.main(["listops", "--destdir", str(out), *GENERATE, "--seed", "2"]) == 1
     assert "max_length, min_length, seed" in capsys.readouterr().err
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from luna_fairseq.files.writing import replacing_folder
+with replacing_folder(Path(sys.argv[1])) as folder:
+    (folder / "file").touch()
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_second_command_leaves_the_work_of_the_first(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sole_writer, "PATIENCE", 0.0)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path / "out")], **pipes) as first:
+        assert "locked" in first.stdout.readline()
+        words = [*GENERATE, "--min-length", 5, "--max-length", 60]
+        assert "another process is writing" in refused(capsys, "listops", tmp_path, *words)
+        assert (tmp_path / "out.tmp" / "file").exists()
+        first.kill()
+    prepare("listops", tmp_path, *words)
+    assert not (tmp_path / "out" / "file").exists() and not (tmp_path / "out.tmp").exists()
 
 
 def write_listops(folder, **content):

@@ -30,13 +30,22 @@ def evaluate_with(words, extra=()):
     return evaluation.Evaluation(read_options(evaluate.EvaluationOptions, args, generate=extra))
 
 
-@pytest.mark.parametrize("text, message", [("ein Satz\n", "wmt14/full"), (None, "test.de")])
-def test_another_reference_is_found_before_translating(text, message, data, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    "text, test_set, message",
+    [
+        ("ein Satz\n", "wmt14/full", "wmt14/full"),
+        (None, "wmt14/full", "test.de"),
+        ("wohl @-@ bekannt\n", "none", "test.de is tokenized with hyphens split already"),
+    ],
+)
+def test_a_wrong_reference_is_found_before_translating(
+    text, test_set, message, data, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(evaluation, "run_logged", lambda *_, **__: pytest.fail("it translates"))
     if text is not None:
         (data / "plain" / "test.de").write_text(text, encoding="utf-8")
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
-    assert evaluate.main([*words, "--test-set", "wmt14/full"]) == 1
+    assert evaluate.main([*words, "--test-set", test_set]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
 

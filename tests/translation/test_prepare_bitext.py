@@ -4,6 +4,7 @@ from demo_corpus import draw_corpus, write_corpus
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.text import joint_bpe
+from luna_fairseq.text.indexed import EncodedText
 from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation import make_shortlist, preparation, prepare_bitext
 from luna_fairseq.translation.languages import find_language_pairs
@@ -149,6 +150,18 @@ def test_a_run_killed_while_encoding_goes_on(prepare, tmp_path, monkeypatch):
     status, out, _ = prepare()
     assert status == 0 and "learn: finished before" in out and out.count("finished before") == 1
     prepare(out="fresh")
+    assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+def test_a_run_killed_while_writing_leaves_no_mixture(prepare, tmp_path, monkeypatch):
+    """fairseq-train would train on the texts and the dictionary of two preparations."""
+    prepare()
+    with monkeypatch.context() as patch:
+        patch.setattr(EncodedText, "write", killed)
+        assert prepare(vocab_size=190)[0] == 130
+    assert not [path for ending in ("bin", "idx") for path in (tmp_path / "out").glob(f"*.{ending}")]
+    prepare(vocab_size=190)
+    prepare(vocab_size=190, out="fresh")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
 
 

@@ -75,6 +75,7 @@ def test_from_text_to_score_and_on(trained, capfd):
     for changed, size, named in (
         (words, "160", "--vocab-size 150 before, --vocab-size 160 now"),
         (swapped, "150", "lang"),
+        ([*words, "--shards", "2"], "150", "no --shards before, --shards 2 now"),
     ):
         assert train(changed, size, "3") == 1
         (line,) = capfd.readouterr().err.splitlines()
@@ -117,6 +118,19 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
     assert change or not (tmp_path / "out").exists()
+
+
+def test_a_tokenized_reference_is_refused_before_anything_is_written(trained, tmp_path, capsys):
+    _, words, corpus = trained
+    words = [*words, "--vocab-size", "150"]
+    words[words.index("--destdir") + 1] = str(tmp_path / "out")
+    words[words.index("--testpref") + 1] = f"{corpus / 'valid'},{tmp_path / 'test'}"
+    (tmp_path / f"test.{SOURCE}").write_text("well-known\n")
+    (tmp_path / f"test.{TARGET}").write_text("wohl @-@ bekannt\n")
+    assert train_bitext.main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / 'test'}.{TARGET} is tokenized with hyphens split already" in line
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("option", ["--max-epoch", "--max-update", "--max-source-positions"])

@@ -75,12 +75,28 @@ def test_hyphens_are_split_once_on_either_route():
     assert tokens.hypotheses[0] == HYPOTHESES[0]
 
 
-def test_splitting_twice_is_refused():
-    tokens = [moses(line) for line in HYPOTHESES]
-    with pytest.raises(InputError, match="hypotheses .*2 lines.*--detokenize moses"):
-        Translations.read(tokens, REFERENCES, None, "de")
-    with pytest.raises(InputError, match="reference .*@-@"):
-        Translations.read(HYPOTHESES, [moses(line) for line in REFERENCES], None, "de")
+def test_splitting_references_twice_is_refused():
+    text = Translations.read(HYPOTHESES, [moses(line) for line in REFERENCES], None, "de")
+    with pytest.raises(InputError, match="^the reference is tokenized .*@-@ in 2 of 3 lines"):
+        split_score(text, "de")
+    assert plain_scores(text, "13a")[0].value > 0
+
+
+def test_a_few_split_hyphens_in_plain_references_are_scored():
+    lines = ["Ein Trennstrich wird zu @-@ und umgekehrt.", *REFERENCES * 3]
+    assert split_score(Translations.read(lines, lines, None, "de"), "de").value == pytest.approx(100)
+
+
+def test_hypotheses_of_moses_tokens_are_named(tmp_path, capsys):
+    lines = "".join(f"H-{i}\t-0.1\t{moses(line)}\n" for i, line in enumerate(HYPOTHESES))
+    (tmp_path / "generate.txt").write_text(lines, "utf-8")
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES), "utf-8")
+    words = [str(tmp_path / "generate.txt"), "--reference", str(tmp_path / "test.de")]
+    assert score.main(words) == 0
+    said = "note: the hypotheses are Moses tokens (@-@ in 2 of 3 lines)"
+    assert said in capsys.readouterr().out
+    assert score.main([*words, "--detokenize", "moses", "--target-lang", "de"]) == 0
+    assert said not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

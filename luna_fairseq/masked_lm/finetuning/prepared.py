@@ -152,5 +152,5 @@ def _binarise(
         for batch in encoder.encode(lines):
             texts[path.name].add(*batch)
             lengths.append(batch[1])
-        counts = write_texts([(path.name, texts[path.name], path, dictionary)], encoder)
+        counts = write_texts([(path.name, texts[path.name], path, dictionary)], {}, encoder)
         return np.concatenate(lengths), counts["unknown"][path.name]
