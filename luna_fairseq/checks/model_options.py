@@ -15,6 +15,9 @@ MAY_CHANGE = "may_change"
 COSTS_ONLY = "costs_only"
 # Metadata that names another option, whose value replaces None.
 DEFAULT_FROM = "default_from"
+# Metadata of an option that has no effect without others: a dictionary from the names of these options to
+# values, of which one is enough. An empty dictionary marks an option that never has an effect.
+USED_WITH = "used_with"
 _OURS = "luna_fairseq."
 
 
@@ -158,27 +161,49 @@ def _our_dataclasses() -> List[Any]:
     return list(filter(is_ours, MODEL_DATACLASS_REGISTRY.values()))
 
 
+def find_unused(options: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
+    """Return the options of a model that have no effect, because the options that they need are not set.
+
+    ``options`` is a complete dictionary. The result maps each name to the option values that it needs, one of
+    which is enough. An empty dictionary of needs means that the option never has an effect on this model.
+    """
+    found, dataclass = {}, model_dataclass(options)
+    for field in fields(dataclass) if dataclass is not None else ():
+        needs = field.metadata.get(USED_WITH)
+        if needs is not None:
+            needs = {name: value for name, value in needs.items() if name in dataclass.__dataclass_fields__}
+            if not any(options[name] == value for name, value in needs.items()):
+                found[field.name] = needs
+    return found
+
+
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
     """Return the options that differ between two models and change the output of the same weights.
 
     Each option is a tuple (name, first value, second value). For models of different classes, only "arch" is
-    returned. Options that only one model has are ignored, because their defaults change no output.
+    returned. Options that only one model has are ignored, because their defaults change no output. Options
+    without an effect on either model are ignored, too.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
         return [("arch", one.get("arch") or one.get("_name"), other.get("arch") or other.get("_name"))]
     one, other = add_defaults(one), add_defaults(other)
-    shared = [name for name in fixed_options(models[0]) if name in one and name in other]
+    unused = find_unused(one).keys() & find_unused(other).keys()
+    names = [name for name in fixed_options(models[0]) if name not in unused]
+    shared = [name for name in names if name in one and name in other]
     return [(name, one[name], other[name]) for name in shared if one[name] != other[name]]
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the fairseq-train arguments for the architecture and the fixed options of a checkpoint."""
-    model = model_name(options)
+    """Return the fairseq-train arguments for the architecture and the fixed options of a checkpoint.
+
+    Options without an effect are left out, because a training refuses them.
+    """
+    model, unused = model_name(options), find_unused(add_defaults(options))
     words = ["--arch", model]
     for name in fixed_options(model):
         value = options.get(name)
-        if value is not None and value is not False:
+        if name not in unused and value is not None and value is not False:
             words.append(f"--{name.replace('_', '-')}")
             words += [] if value is True else [str(value)]
     return words

@@ -9,11 +9,13 @@ import re
 from argparse import Namespace
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import Any, Callable, FrozenSet, Iterator, List, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Tuple
 
 from luna_fairseq.checks.bounds import find_faults as out_of_bounds
 from luna_fairseq.checks.model_options import (
     add_defaults,
+    fill_in_defaults,
+    find_unused,
     is_ours,
     model_dataclass,
     model_name,
@@ -199,47 +201,51 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Yield an error for each model option that has no effect because the option it depends on is not set.
+    """Yield an error for each model option that has no effect because an option that it needs is not set.
 
-    Some options apply only to certain attention mechanisms. The metadata entry ``used_with`` of an option's
-    dataclass field maps option names to the values that select these mechanisms.
+    Values of the preset of ``--arch`` are accepted.
     """
     dataclass = model_dataclass(options.all) if options.trains else None
     if dataclass is None:
         return
-    values = plain_options(add_defaults(options.all))
-    for switch in fields(dataclass):
-        choices = switch.metadata.get("used_with")
-        if choices is None or not values[switch.name]:
+    defaults, values = _preset_and_values(options, dataclass)
+    for name, needs in find_unused(fill_in_defaults(dict(values), dataclass)).items():
+        flag = _option_flag(name)
+        if values[name] == defaults[name]:
             continue
-        choices = {name: value for name, value in choices.items() if name in dataclass.__dataclass_fields__}
-        if any(values[name] == value for name, value in choices.items()):
-            continue
-        name = switch.name.replace("_", "-")
-        needed = " or ".join(f"--{name.replace('_', '-')} {value}" for name, value in choices.items())
-        if needed:
-            yield f"--{name} has no effect without {needed}. Give that, or leave --{name} out"
+        if needs:
+            needed = " or ".join(_option_flag(*item) for item in needs.items())
+            yield f"{flag} has no effect without {needed}. Give that, or leave {flag} out"
         else:
-            yield f"--{name} has no effect on a model of the kind {model_name(options.all)}. Leave it out"
+            yield f"{flag} has no effect on a model of the kind {model_name(options.all)}. Leave it out"
 
 
 def check_classifiers(options: ParsedOptions) -> Faults:
     """Yield an error for each option of ``--arch lra`` that differs from the preset and has no effect."""
-    from fairseq.models import ARCH_CONFIG_REGISTRY
-
     if not options.trains or model_name(options.all) != "lra":
         return
-    preset = Namespace()
-    ARCH_CONFIG_REGISTRY[options.arch](preset)
-    defaults = plain_options(model_dataclass(options.all)())
-    defaults.update(vars(preset))
-    values = {**defaults, **plain_options(options.all)}
+    defaults, values = _preset_and_values(options, model_dataclass(options.all))
     for other, value, names in _UNUSED_IN_CLASSIFIERS:
         for name in names if values[other] == value else ():
             if values[name] != defaults[name]:
-                flags = [f"--{word.replace('_', '-')}" for word in (name, other)]
-                shown = flags[1] if value is True else f"{flags[1]} {value}"
-                yield f"{flags[0]} has no effect with {shown}. Leave one of them out"
+                shown = _option_flag(other, value)
+                yield f"{_option_flag(name)} has no effect with {shown}. Leave one of them out"
+
+
+def _preset_and_values(options: ParsedOptions, dataclass: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return the model options of the preset of ``--arch``, and the values that all options have."""
+    from fairseq.models import ARCH_CONFIG_REGISTRY
+
+    preset = Namespace()
+    ARCH_CONFIG_REGISTRY[options.arch](preset)
+    defaults = {**plain_options(dataclass()), **vars(preset)}
+    return defaults, {**defaults, **plain_options(options.all)}
+
+
+def _option_flag(name: str, value: Any = True) -> str:
+    """Return an option as on the command line, such as "--attention softmax" or, for True, "--use-p"."""
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is True else f"{flag} {value}"
 
 
 def check_prompts(options: ParsedOptions) -> Faults:
@@ -327,8 +333,8 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_shortlist,
     check_widths,
     check_alignments,
-    check_switches,
     check_classifiers,
+    check_switches,
     check_prompts,
     check_divided_text,
     check_streams,

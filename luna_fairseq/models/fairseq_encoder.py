@@ -5,6 +5,7 @@ dictionary and output format.
 """
 
 import logging
+import math
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
@@ -14,6 +15,7 @@ from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
 from fairseq.modules import LayerNorm
 from luna_fairseq.anchored.factories import choose_encoder_attentions
+from luna_fairseq.anchored.segments import DENSE_LENGTH
 from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.fairseq_layers import (
@@ -29,6 +31,17 @@ from luna_fairseq.modules.options import EncoderOptions
 logger = logging.getLogger(__name__)
 # Translations lose words if a row of P represents more source tokens than this.
 TOKENS_A_ROW = 16
+
+
+def _longest_complete_source(cfg: Any) -> float:
+    """Return the number of source tokens up to which a translation loses no words.
+
+    The number is infinite if the decoder reads every token beside P: by softmax attention, or by a look-up of
+    all rows. A look-up of fewer rows reads every token of a short source only.
+    """
+    if cfg.cross_attention == "softmax" or cfg.packed_lookup >= cfg.projection_length:
+        return math.inf
+    return max(TOKENS_A_ROW * cfg.projection_length, DENSE_LENGTH if cfg.packed_lookup else 0)
 
 
 class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
@@ -122,7 +135,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def check_length(self, length: int) -> None:
         """Raise InputError if a source of ``length`` tokens exceeds the model's maximum length.
 
-        A translation model also warns once if the packed sequence P has too few rows for such a source.
+        A translation model also warns once if the packed sequence P has too few rows for such a source, and
+        the decoder reads some tokens through P alone.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -130,7 +144,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
                 f"a source sentence has {length} tokens, the model's positions end at "
                 f"{self.max_positions()}: shorten it, or train with a larger {option}"
             )
-        if not self.has_warned and length > TOKENS_A_ROW * self.cfg.projection_length:
+        if not self.has_warned and length > _longest_complete_source(self.cfg):
             self.has_warned = True
             logger.warning(
                 f"a source has {length:,} tokens and P {self.cfg.projection_length} rows "

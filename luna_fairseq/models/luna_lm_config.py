@@ -26,15 +26,22 @@ class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
     decoder_embed_dim: int = option(512, "decoder embedding dimension", least=1)
     decoder_ffn_embed_dim: int = option(2048, "decoder embedding dimension for FFN", least=1)
     no_decoder_final_norm: bool = option(
-        False, "with --decoder-normalize-before: omit the layernorm after the last decoder block"
+        False,
+        "with --decoder-normalize-before: omit the layernorm after the last decoder block",
+        used_with={"decoder_normalize_before": True},
     )
 
     adaptive_input: bool = option(False, "give rare words smaller embeddings (adaptive input)")
     adaptive_input_cutoff: Optional[str] = option(
-        None, "comma-separated list of adaptive input cutoff points, such as 20000,60000"
+        None,
+        "with --adaptive-input: comma-separated list of cutoff points, such as 20000,60000",
+        used_with={"adaptive_input": True},
     )
     adaptive_input_factor: float = option(
-        4.0, "factor by which the embedding width falls from one cutoff to the next", least=1
+        4.0,
+        "with --adaptive-input: factor by which the embedding width falls from one cutoff to the next",
+        least=1,
+        used_with={"adaptive_input": True},
     )
     tie_adaptive_weights: bool = option(False, "share the matrices of adaptive softmax and adaptive input")
     tie_adaptive_proj: bool = option(

@@ -34,7 +34,8 @@ def option(
     Training may resume with a different value, and checkpoints with different values may be averaged.
     ``costs_only`` marks an option that does not affect training either, except for its time or memory.
     ``default_from`` names another option whose value is the default. ``metadata`` contains bounds for numeric
-    options (see ``checks/bounds.py``), or fairseq's metadata such as ``argparse_alias``.
+    options (see ``checks/bounds.py``), the options that this one needs (``used_with``, see
+    ``checks/model_options.py``), or fairseq's metadata such as ``argparse_alias``.
     """
     if default_from is not None:
         help += f" (default: --{default_from.replace('_', '-')})"
@@ -64,7 +65,10 @@ class LayerOptions(FairseqDataclass):
         costs_only=True,
     )
     offload_activations: bool = option(
-        False, "with --checkpoint-activations: keep the stored activations on the CPU", costs_only=True
+        False,
+        "with --checkpoint-activations: keep the stored activations on the CPU",
+        costs_only=True,
+        used_with={"checkpoint_activations": True},
     )
     int8: bool = option(
         False,
@@ -126,6 +130,7 @@ class AnchorOptions(FairseqDataclass):
         "with --anchored-packed: initial strength of the anchors, the amount by which a "
         "distance of one segment of the context lowers the logits of pack attention",
         above=0,
+        used_with={"anchored_packed": True},
     )
     local_parts: int = option(
         _EXTENSION.local_parts,

@@ -1,8 +1,9 @@
 """Ablation: Luna's translation model with softmax self-attention in the decoder.
 
-``--arch luna_softmax_causal`` replaces Luna's causal attention and takes the same options as ``--arch luna``.
-For softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``. Shapes:
-batch size B, H heads of dimension K, T positions, width C.
+``--arch luna_softmax_causal`` replaces Luna's causal attention. It has the options of ``--arch luna`` except
+those of causal attention (:class:`SoftmaxCausalConfig`) and ``--cross-attention softmax``. For softmax
+attention from the decoder to the source, use ``--arch luna --cross-attention softmax``. Shapes: batch size B,
+H heads of dimension K, T positions, width C.
 """
 
 from dataclasses import dataclass, field
@@ -12,14 +13,20 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 from torch import Tensor, nn
 
 from fairseq import utils
+from fairseq.dataclass import ChoiceEnum
 from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.anchored.factories import AnchoredDecoderAttentions, extension_options, target_separator
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
-from luna_fairseq.models.luna import LunaConfig, LunaModel
+from luna_fairseq.models.luna import LunaModel
+from luna_fairseq.models.luna_config import LunaConfig
+from luna_fairseq.models.options import option
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import DecoderOptions
+from luna_fairseq.ops.causal_luna import PACK_ACTIVATIONS
+
+_NO_EFFECT = "no effect, because the decoder's self-attention is softmax attention"
 
 
 class SoftmaxState(NamedTuple):
@@ -132,7 +139,18 @@ def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausa
     return SoftmaxCausalAttentions(options, extension_options(cfg), target_separator(cfg), noise)
 
 
-@register_model("luna_softmax_causal", dataclass=LunaConfig)
+@dataclass
+class SoftmaxCausalConfig(LunaConfig):
+    """All options of ``--arch luna_softmax_causal``.
+
+    Training refuses two options of Luna's causal attention, which have no effect.
+    """
+
+    causal_decay: bool = option(False, _NO_EFFECT, used_with={})
+    pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option("softplus", _NO_EFFECT, used_with={})
+
+
+@register_model("luna_softmax_causal", dataclass=SoftmaxCausalConfig)
 class LunaSoftmaxCausal(LunaModel):
     """:class:`LunaModel` with softmax attention in place of the decoder's causal self-attention."""
 

@@ -6,6 +6,7 @@ Shapes in this package: batch size B, H heads, T positions or queries, S keys, m
 = C / H. Masks are True at padding, and at keys that a query must not attend to.
 """
 
+import copy
 from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, Union
 
 import torch
@@ -250,13 +251,16 @@ class PeerAttention(ProjectingAttention):
         """Compute the attention weights [B, H, T, S] of each head, in quadratic time and memory.
 
         If the mechanism computes no weight matrix, the values are replaced with the rows of the identity
-        matrix, so that the output is the weight matrix. Raise InputError if the output is not a weighted sum
-        of the values.
+        matrix, so that the output is the weight matrix. For an attention in half precision, the weights are
+        computed in float32. Raise InputError if the output is not a weighted sum of the values.
         """
         if not self.has_value_weights:
             raise InputError(
                 f"The output of {self.name} attention is no weighted sum of values. Use another attention."
             )
+        if query.dtype in (torch.float16, torch.bfloat16):
+            exact = copy.deepcopy(self).float()  # the formulas overflow in float16
+            return exact.value_weights(query.float(), None if key is None else key.float(), key_padding_mask)
         padding_mask, target = split_target_places(key_padding_mask)
         if self.role != CROSS:
             # The values are the parts of the projections "v" and "global_v".

@@ -29,6 +29,7 @@ class EncoderAttentionConfig(PeerOptions):
         8,
         "with --information-block: kernel and stride of its convolutions along the width of the model",
         least=1,
+        used_with={"information_block": True},
     )
 
 

@@ -17,14 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.ops.attention import masked_softmax
-from luna_fairseq.peers.attention import (
-    BIDIRECTIONAL,
-    CAUSAL,
-    PeerAttention,
-    combine_masks,
-    materialize_padding,
-)
-from luna_fairseq.peers.feature_maps import weighted_mean
+from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, combine_masks
 
 
 class SynthesizerAttention(PeerAttention):
@@ -83,7 +76,5 @@ class SynthesizerAttention(PeerAttention):
 
     def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         *hidden, v = parts
-        weights = self.compute_logits(v.size(2), *hidden).exp()
-        weights = weights * ~materialize_padding(padding_mask, v)[:, None, None, :]
-        weights = weights.tril() if self.role == CAUSAL else weights
-        return weighted_mean(v, weights)
+        logits = self.compute_logits(v.size(2), *hidden)
+        return masked_softmax(logits, combine_masks(padding_mask, self.future_mask(v))) @ v

@@ -194,9 +194,10 @@ def _compute_causal_weights(attention: LunaCausalAttention, call: Call) -> Weigh
     log_decay = attention.log_decay()
     if log_decay is None:
         log_decay = pack.new_zeros(attention.num_heads)
-    shares = decayed_shares(log_decay, call["key_padding_mask"], pack.size(2))
+    # The pack weights are never in half precision.
+    shares = decayed_shares(log_decay.to(pack.dtype), call["key_padding_mask"], pack.size(2))
     packed_tokens = pack.transpose(-2, -1)
-    return {PACK: packed_tokens, UNPACK: unpack, READ: unpack @ packed_tokens * shares}
+    return {PACK: packed_tokens, UNPACK: unpack, READ: unpack.to(pack.dtype) @ packed_tokens * shares}
 
 
 def _compute_softmax_weights(attention: MultiheadAttention, call: Call) -> Weights:

@@ -20,6 +20,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
 from luna_fairseq.checks.bounds import ABOVE, BELOW, LEAST, MOST, describe, read_bounds
+from luna_fairseq.checks.model_options import USED_WITH
 from luna_fairseq.checks.options import ParsedOptions, check_config, check_options
 from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import offer_quiet
@@ -56,12 +57,28 @@ def edges(bounds, whole):
         yield (int(on), int(off)) if whole else (float(on), float(off))
 
 
+def needed_options(dataclass, field):
+    """Return the options of a dataclass, with values, of which a field needs one to have an effect."""
+    needs = field.metadata.get(USED_WITH) or {}
+    return [item for item in needs.items() if item[0] in dataclass.__dataclass_fields__]
+
+
+def needed_words(dataclass, field):
+    """Return the words without which an option has no effect."""
+    words = []
+    for name, value in needed_options(dataclass, field)[:1]:
+        words += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+        words += needed_words(dataclass, dataclass.__dataclass_fields__[name])
+    return words
+
+
 CASES, PARSED = {}, {}
 for group, name, dataclass in ours():
     for field in numeric_fields(dataclass):
         CASES.setdefault((dataclass, field.name), (group, name, dataclass, field))
-        # fairseq's parser takes half a second, so it tries an option of several models once.
-        PARSED.setdefault((group, field.name, str(read_bounds(field.metadata))), dataclass)
+        # fairseq's parser takes half a second, so it tries an option once, with a model that uses it.
+        if USED_WITH not in field.metadata or needed_options(dataclass, field):
+            PARSED.setdefault((group, field.name, str(read_bounds(field.metadata))), dataclass)
 CASES = list(CASES.values())
 
 
@@ -82,6 +99,7 @@ def test_options_of_what_is_registered(group, name, dataclass, field):
             given = [value] if several else value
             cfg = OmegaConf.create({group: {"_name": name, field.name: given}})
             words = [*begin, CHOOSES.get(group, f"--{group.replace('_', '-')}"), name, f"{word}={value}"]
+            words += needed_words(dataclass, field)
             assert outcome(check_config, cfg) == message
             is_first = PARSED[group, field.name, str(bounds)] is dataclass
             if is_first and not is_taken_from(group, field):

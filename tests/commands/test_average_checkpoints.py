@@ -17,10 +17,10 @@ OPTIONS = [
     ("luna_lra_imdb", "sen_rep_type", "cls", "mp"),
     ("luna_lra_imdb", "classifier_activation_fn", "relu", "gelu"),
     ("peer_transformer", "cross_attention", None, "linear"),
-    ("peer_transformer", "performer_features", 64, 32),
-    ("peer_lm", "rfa_dim", 64, 32),
-    ("peer_roberta", "rfa_dim", 64, 32),
-    ("peer_lra_imdb", "longformer_global_tokens", 1, 2),
+    ("peer_transformer", "performer_features", 64, 32, {"attention": "performer"}),
+    ("peer_lm", "rfa_dim", 64, 32, {"decoder_attention": "rfa"}),
+    ("peer_roberta", "rfa_dim", 64, 32, {"attention": "rfa"}),
+    ("peer_lra_imdb", "longformer_global_tokens", 1, 2, {"attention": "longformer"}),
     ("rnn_attention", "score", None, "dot"),
     ("transformer", "no_scale_embedding", False, True),
     ("roberta_base", "pooler_activation_fn", "tanh", "relu"),
@@ -203,9 +203,9 @@ def test_differing_models_are_refused(tmp_path, capsys, change, message):
     assert not output.exists()
 
 
-@pytest.mark.parametrize("arch, option, first, second", OPTIONS)
-def test_options_that_no_shape_shows_are_compared(tmp_path, capsys, arch, option, first, second):
-    states = [checkpoint(1, arch=arch, **{option: value}) for value in (first, second)]
+@pytest.mark.parametrize("arch, option, first, second, more", [(*one, {})[:5] for one in OPTIONS])
+def test_options_that_no_shape_shows_are_compared(tmp_path, capsys, arch, option, first, second, more):
+    states = [checkpoint(1, arch=arch, **{option: value}, **more) for value in (first, second)]
     line = refused(capsys, "--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt")
     assert f": {option} is {second}, not " in line
 
@@ -216,11 +216,13 @@ def test_options_that_no_shape_shows_are_compared(tmp_path, capsys, arch, option
         ("luna", {"dropout": 0.3, "luna_backend": "chunk"}),
         ("luna", {"encoder_projected_attention_heads": 8}),  # as by default
         ("peer_transformer", {"attention_dropout": 0.2, "cross_attention": "softmax"}),
+        ("peer_transformer", {"performer_features": 32}),  # without performer
+        ("luna_softmax_causal", {"causal_decay": True}),
         ("transformer", {"dropout": 0.3}),
         ("luna_base", {}),  # another name of the same
     ],
 )
-def test_options_that_may_change_are_ignored(tmp_path, arch, changed):
+def test_options_that_may_change_or_have_no_effect_are_ignored(tmp_path, arch, changed):
     states = [
         checkpoint(1, arch="luna" if arch == "luna_base" else arch),
         checkpoint(2, arch=arch, **changed),

@@ -73,6 +73,47 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--rfa-gate has no effect without --decoder-attention rfa.",
         ),
         (
+            {**TRAIN, "arch": "luna_softmax_causal", "causal_decay": True},
+            "--causal-decay has no effect on a model of the kind luna_softmax_causal. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "luna_softmax_causal", "pack_activation": "elu"},
+            "--pack-activation has no effect on a model of the kind luna_softmax_causal. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "luna", "anchor_strength": 8.0},
+            "--anchor-strength has no effect without --anchored-packed. Give that, or leave",
+        ),
+        (
+            {**TRAIN, "arch": "peer_transformer", "information_kernel": 4},
+            "--information-kernel has no effect without --information-block. Give that, or leave",
+        ),
+        (
+            {**TRAIN, "arch": "peer_transformer", "performer_features": 64},
+            "--performer-features has no effect without --attention performer or --decoder-attention "
+            "performer or --cross-attention performer.",
+        ),
+        (
+            {**TRAIN, "arch": "linformer_encoder", "attention": "linear", "linformer_k": 16},
+            "--linformer-k has no effect without --attention linformer. Give that, or leave",
+        ),
+        (
+            {**TRAIN, "arch": "peer_lm", "longformer_window": 8},
+            "--longformer-window has no effect on a model of the kind peer_lm. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "peer_roberta", "attention": "synthesizer", "synthesizer_k": 4},
+            "--synthesizer-k has no effect without --synthesizer-kind factorized-random. Give that",
+        ),
+        (
+            {**TRAIN, "arch": "luna_lm", "adaptive_input_cutoff": "10,20"},
+            "--adaptive-input-cutoff has no effect without --adaptive-input. Give that",
+        ),
+        (
+            {**TRAIN, "arch": "luna_bert", "offload_activations": True},
+            "--offload-activations has no effect without --checkpoint-activations. Give that",
+        ),
+        (
             {**WIDTHS, "share_all_embeddings": True, "decoder_output_dim": 16},
             "--decoder-output-dim 16 differs",
         ),
@@ -131,7 +172,14 @@ def test_invalid_options_are_refused(given, message):
         {**TRAIN, "arch": "luna_lra_imdb", "layer_type": "transformer", "untie_luna_kv": True},
         {**TRAIN, "arch": "luna_lra_imdb", "encoder_projection_length": 32, "sen_rep_type": "mp"},
         {**TRAIN, "arch": "luna_lra_pf32", "use_p": True, "sen_rep_type": "mp"},
+        {**TRAIN, "arch": "luna_softmax_causal", "luna_backend": "naive", "projection_length": 8},
+        {**TRAIN, "arch": "luna_anchored", "anchor_strength": 8.0},
+        {**TRAIN, "arch": "informer_encoder", "information_kernel": 4},
+        {**TRAIN, "arch": "transformer_lra_imdb", "encoder_attention_heads": 2},
+        {**TRAIN, "arch": "linformer_encoder", "attention": "linear"},  # its preset has --linformer-k 8
+        {**TRAIN, "arch": "peer_lm", "decoder_attention": "local", "local_kind": "blocks"},
         {"arch": "peer_roberta", "diagonal_prior": True},  # a checkpoint of an earlier version
+        {"arch": "luna_softmax_causal", "causal_decay": True},
         {**GENERATE, "task": "multilingual_translation"},
         {**WIDTHS, "decoder_output_dim": 16},
         {**WIDTHS, "share_all_embeddings": True, "decoder_input_dim": 512},

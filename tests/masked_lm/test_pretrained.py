@@ -9,6 +9,7 @@ from tiny_luna import dictionary, perturb
 
 from fairseq import options
 from fairseq.models import ARCH_MODEL_REGISTRY
+from luna_fairseq.checks.model_options import command_line
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -61,6 +62,12 @@ def test_the_same_function(words, tmp_path):
     tokens = torch.randint(4, 20, (2, 24))
     tokens[1, 17:] = 1
     assert torch.equal(again(tokens)[0], model(tokens)[0])
+
+
+def test_options_without_an_effect_are_left_out():
+    """A training would refuse them."""
+    words = command_line({"arch": PEER, "attention": "linear", "linformer_k": 6, "local_window": 64})
+    assert words == ["--arch", "peer_roberta", "--attention", "linear"]
 
 
 def test_a_head_of_another_task_is_refused(tmp_path):

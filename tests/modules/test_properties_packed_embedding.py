@@ -133,12 +133,26 @@ def test_word_dropout_drops_whole_vectors_and_keeps_the_expectation():
     assert drop_words(embedding, FairseqDropout(0.0)) is embedding
 
 
+LOOK_UP = {"anchored_packed": True, "packed_lookup": 2}
+
+
 @pytest.mark.parametrize(
-    "length, options, warnings", [(81, {}, 1), (80, {}, 0), (81, {"anchored_packed": True}, 1)]
+    "length, options, warnings",
+    [
+        (81, {}, 1),
+        (80, {}, 0),
+        (81, {"anchored_packed": True}, 1),
+        (81, {"cross_attention": "softmax"}, 0),
+        (81, LOOK_UP, 1),
+        (65, {**LOOK_UP, "projection_length": 3}, 1),
+        (64, {**LOOK_UP, "projection_length": 3}, 0),  # every token of a short source is read
+        (81, {**LOOK_UP, "projection_length": 2}, 0),  # every row is looked up
+    ],
 )
 def test_sources_that_are_too_long_for_p_bring_one_warning(caplog, length, options, warnings):
     encoder = tiny_model(max_source_positions=100, **options).encoder
     for _ in range(2):
         encoder(batch(sentences((length, 3), 23)))
     said = [record.getMessage() for record in caplog.records if "a source has" in record.getMessage()]
-    assert len(said) == warnings and all("use --projection-length 6 or more" in line for line in said)
+    advice = f"use --projection-length {-(-length // 16)} or more"
+    assert len(said) == warnings and all(advice in line for line in said)

@@ -72,3 +72,19 @@ def test_weights_of_a_padded_sentence_are_its_own(name, form, left):
         real = slice(left, left + len(sentence))
         assert_close(together[b : b + 1, :, real, real], alone, tolerance=1e-9)
         assert together[b, :, real][..., padding_mask[b]].abs().sum() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name, form", peer_cases.cases("bidirectional", "causal", "cross"))
+def test_weights_in_half_precision_are_computed_in_float32(name, form, dtype):
+    attention = peer_cases.build(name, form, dtype)
+    if not attention.has_value_weights:
+        return
+    # The exponentials of such logits overflow in float16, and some in float32.
+    query, context = (8 * peer_cases.sequence(n, dtype=dtype, seed=n) for n in (5, 13))
+    query = query if form == "cross" else context
+    padding_mask = peer_cases.pad([context[:, 0], context[:9, 1]])[1]
+    found = attention.value_weights(query, context, padding_mask)
+    expected = attention.float().value_weights(query.float(), context.float(), padding_mask)
+    assert found.dtype == torch.float32 and found.isfinite().all()
+    assert torch.equal(found, expected)

@@ -66,6 +66,18 @@ def test_maps_of_a_translation_model(variant):
     assert "forward" not in vars(model.encoder.layers[0].self_attn)
 
 
+@pytest.mark.parametrize(
+    "variant", ["tied", "local parts", "look-up diagonal decay", "anchored softmax cross diagonal"]
+)
+def test_maps_in_bfloat16(variant):
+    model = tiny_model(torch.bfloat16, **VARIANTS[variant])
+    found, _, _ = run(model, *one_sentence())
+    expected, _, _ = run(model.float(), *one_sentence())
+    for name, one in found.items():
+        for kind, weights in one.weights.items():
+            assert_close(weights.float(), expected[name].weights[kind], tolerance=0.05)
+
+
 def shape_of(name, kind, rows, source=9, target=6):
     attending, attended = {
         "encoder": (source, source),
