@@ -1,4 +1,4 @@
-"""fairseq patch ``half-precision``: save float32 weights in --fp16 and --bf16 runs.
+"""fairseq patch ``half-precision``: save the float32 weights and the loss scaler of a run.
 
 The patch also disables fairseq's clipping of the total gradient norm for optimizers that clip each gradient.
 """
@@ -12,32 +12,38 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 HALF_PRECISION = Patch(
     "half-precision",
     RESULTS,
-    "A resumed run of --fp16 or --bf16 differs from an uninterrupted run, because checkpoints have weights "
-    "that are rounded to 16 bits and no counters of the loss scale. With --clip-mode each, gradients are "
-    "also clipped by their total norm.",
+    "A resumed run of --fp16, --bf16 or --amp differs from an uninterrupted run, because checkpoints have "
+    "weights that are rounded to 16 bits and no counters of the loss scale. With --clip-mode each, gradients "
+    "are also clipped by their total norm.",
 )
 
-_OPTIMIZERS = "fairseq.optim.fp16_optimizer"
+_OPTIMIZERS = (
+    "fairseq.optim.fp16_optimizer:_FP16OptimizerMixin",
+    "fairseq.optim.fp16_optimizer:_MemoryEfficientFP16OptimizerMixin",
+)
+_AMP_OPTIMIZER = "fairseq.optim.amp_optimizer:AMPOptimizer"
 _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_since_rescale")
 
 
-@HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
+@HALF_PRECISION.replaces(*(f"{optimizer}.state_dict" for optimizer in _OPTIMIZERS))
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Replacement for the half-precision optimizer's ``state_dict`` that also saves the float32 weights.
+    """Replacement for the half-precision optimizers' ``state_dict`` that also saves the float32 weights.
 
     fairseq itself saves only weights rounded to 16 bits. The counters of the loss scaler are saved as well.
     """
     state = state_dict(self)
-    state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
+    weights = _float32_weights(self)
+    if weights:
+        state["fp32_params"] = [p.detach() for p in weights]
     if self.scaler is not None:
         state["scaler"] = {name: getattr(self.scaler, name) for name in _COUNTERS}
     return state
 
 
-@HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
+@HALF_PRECISION.replaces(*(f"{optimizer}.load_state_dict" for optimizer in _OPTIMIZERS))
 @torch.no_grad()
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
-    """Replacement for the optimizer's ``load_state_dict`` that also restores the saved float32 weights.
+    """Replacement for the optimizers' ``load_state_dict`` that also restores weights and counters.
 
     A float32 weight is restored only if it rounds to the weight in the model. Otherwise, the model has loaded
     different weights, such as a moving average.
@@ -55,9 +61,26 @@ def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: 
 
 
 def _float32_weights(optimizer: Any) -> Any:
-    """Return the float32 weights of a half-precision optimizer as a list of tensors."""
-    weights = optimizer.fp32_params
+    """Return the float32 weights of a half-precision optimizer as a list of tensors.
+
+    The list is empty if the optimizer is memory-efficient, because it updates the 16-bit weights themselves.
+    """
+    weights = getattr(optimizer, "fp32_params", [])
     return list(weights.values() if isinstance(weights, dict) else weights)
+
+
+@HALF_PRECISION.replaces(f"{_AMP_OPTIMIZER}.state_dict")
+def _save_grad_scaler(state_dict: Function, self: Any) -> Dict[str, Any]:
+    """Replacement for the ``state_dict`` of --amp that also saves the loss scale and its counter."""
+    return {**state_dict(self), "grad_scaler": self.scaler.state_dict()}
+
+
+@HALF_PRECISION.replaces(f"{_AMP_OPTIMIZER}.load_state_dict")
+def _restore_grad_scaler(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
+    """Replacement for the ``load_state_dict`` of --amp that also restores the loss scale and its counter."""
+    load(self, state_dict, *args, **kwargs)
+    if state_dict.get("grad_scaler"):  # empty if the run had no GPU
+        self.scaler.load_state_dict(state_dict["grad_scaler"])
 
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")

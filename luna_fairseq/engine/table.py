@@ -21,6 +21,7 @@ _MODULES = (
     "batches",
     "checkpoint_contents",
     "checkpoints",
+    "data_loaders",
     "entry_points",
     "loader_threads",
     "numpy_2",

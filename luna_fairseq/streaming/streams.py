@@ -133,8 +133,6 @@ class StreamIterator(EpochBatchIterator):
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
         batches = [[index] for index in range(len(dataset))]
         super().__init__(dataset, dataset.collater, batches, disable_shuffling=True, **kwargs)
-        # At the end, fairseq would wait five seconds per persistent worker.
-        self.persistent_workers = False
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:

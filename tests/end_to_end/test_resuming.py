@@ -5,7 +5,9 @@ import functools
 import pytest
 import torch
 from commands import TINY
+from copying import PRETRAIN
 from forked import train
+from old_torch import FP16_ON_CPU
 from reversal import AUTHORS_COMMAND
 from saved_training import assert_same_training, classes_in, load
 
@@ -18,23 +20,30 @@ ADAM = f"""
 EVERY_UPDATE = (
     "--save-interval-updates 1 --keep-interval-updates -1 --keep-last-epochs -1 --disable-validation"
 )
-# Options of each case, and checkpoints to resume from: within the second epoch, at the end of the first.
+FP16 = "--memory-efficient-fp16 --fp16-init-scale 1 --fp16-scale-window 4"
+# Options of each case, checkpoints to resume from (within an epoch or at its end), and epoch of update 13.
 CASES = {
-    "apollo": (AUTHORS_COMMAND, ("checkpoint_2_10", "checkpoint1")),
-    "adam": (ADAM, ("checkpoint_2_11",)),
-    "bf16": (f"{AUTHORS_COMMAND} --bf16 --update-freq 2 --num-workers 1", ("checkpoint_2_6",)),
+    "apollo": (AUTHORS_COMMAND, ("checkpoint_2_10", "checkpoint1"), 2),
+    "adam": (ADAM, ("checkpoint_2_11",), 2),
+    "bf16": (f"{AUTHORS_COMMAND} --bf16 --update-freq 2 --num-workers 1", ("checkpoint_2_6",), 4),
+    "memory-efficient-fp16": (f"{AUTHORS_COMMAND} {FP16}", ("checkpoint_2_10",), 2),
+    "curriculum": (f"{AUTHORS_COMMAND} --curriculum 1", ("checkpoint1",), 2),
+    "masked-lm": (f"{PRETRAIN} --num-workers 1", ("checkpoint_3_5",), 7),
 }
 
 
 @pytest.fixture(scope="module")
-def runs(data, tmp_path_factory):
+def runs(data, text, tmp_path_factory):
     """Function that trains an uninterrupted run and resumed runs of a case once, and returns their folder."""
 
     @functools.lru_cache(maxsize=None)
     def make(name):
-        words, checkpoints = CASES[name]
+        words, checkpoints, _ = CASES[name]
+        if name == "memory-efficient-fp16" and not FP16_ON_CPU:
+            pytest.skip(f"torch {torch.__version__} has no fp16 on a CPU")
         folder = tmp_path_factory.mktemp(name)
-        common, straight = (data, words, EVERY_UPDATE, "--max-update 13"), folder / name
+        corpus = text if name == "masked-lm" else data
+        common, straight = (corpus, words, EVERY_UPDATE, "--max-update 13"), folder / name
         resumed = [
             (*common, "--restore-file", straight / f"{start}.pt", "--save-dir", folder / f"{name}-{start}")
             for start in checkpoints
@@ -60,7 +69,7 @@ def test_resumed_equals_straight(name, start, runs):
         load(runs(name) / folder / "checkpoint_last.pt") for folder in (name, f"{name}-{start}")
     )
     assert straight["optimizer_history"][-1]["num_updates"] == 13
-    assert straight["extra_state"]["train_iterator"]["epoch"] == (4 if name == "bf16" else 2)
+    assert straight["extra_state"]["train_iterator"]["epoch"] == CASES[name][2]
     assert_same_training(straight, resumed)
 
 

@@ -225,15 +225,17 @@ def test_wrapped_runs_resume_exactly(name):
             saved = deepcopy(optimizer.state_dict())
             values = [p.detach().clone() for p in straight]
             copies = [p.detach().clone() for p in getattr(optimizer, "fp32_params", [])]
-    resumed, optimizer = build()
+    resumed, resumed_optimizer = build()
     for p, v in zip(resumed, values):
         p.data.copy_(v)
-    for p, v in zip(getattr(optimizer, "fp32_params", []), copies):
+    for p, v in zip(getattr(resumed_optimizer, "fp32_params", []), copies):
         p.data.copy_(v)
-    optimizer.load_state_dict(saved)
+    resumed_optimizer.load_state_dict(saved)
     for seed in range(3, 6):
-        optimizer_step(optimizer, resumed, make_grads(seed))
+        optimizer_step(resumed_optimizer, resumed, make_grads(seed))
     assert all(torch.equal(p, q) for p, q in zip(straight, resumed))
+    if optimizer.scaler is not None:
+        assert vars(optimizer.scaler) == vars(resumed_optimizer.scaler)
 
 
 def test_options_of_a_resumed_run_are_those_of_its_command():
