@@ -212,6 +212,9 @@ def test_options_that_the_command_sets(sst2, pretrained, tmp_path, refuses):
     given = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
     free = parse_options([*sweep.settings.options(10), *sweep.pretrained.options]).keys() - {"--arch"}
     harmless = {"--user-dir", "--no-epoch-checkpoints", "--log-format", "--log-interval"}
+    sweep.options.train = ["--lr-scheduler", "fixed"]
+    replaced = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
+    assert given.keys() - replaced.keys() == {"--total-num-update"}
     assert given.keys() - free - harmless - {"--shorten-method", "--find-unused-parameters"} <= set(_OWN)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
@@ -16,6 +17,7 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     accumulation_options,
     choose_settings,
     enumerate_settings,
+    leave_out_replaced,
     number_of_updates,
 )
 
@@ -200,6 +202,24 @@ def test_options_of_table_9():
     assert "--weight-decay 0.01" in words and words.endswith("--lr-scheduler fixed --warmup-updates 150")
     words = " ".join(choose_settings(TASKS["CommonsenseQA"], "table-9").options(1000))
     assert "--attention-dropout 0.0 --activation-dropout 0.1" in words
+
+
+@pytest.mark.parametrize(
+    "given, missing",
+    [
+        ("--weight-decay 0.01", ()),
+        ("--lr-scheduler inverse_sqrt", ("--total-num-update",)),
+        ("--lr-scheduler=tri_stage --bf16", ("--total-num-update", "--warmup-updates")),
+        ("--optimizer sgd", ("--adam-betas", "--adam-eps")),
+        ("--optimizer none", ()),
+    ],
+)
+def test_settings_of_a_replaced_component_are_left_out(given, missing):
+    settings = choose_settings(TASKS["RTE"], "table-9").options(100)
+    expected = parse_options(settings)
+    for name in missing:
+        del expected[name]
+    assert parse_options(leave_out_replaced(settings, given.split())) == expected
 
 
 @pytest.mark.parametrize(
