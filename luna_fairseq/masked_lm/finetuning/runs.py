@@ -58,6 +58,7 @@ class FineTuning:
             )
         self.pretrained = PretrainedCheckpoint.load(options.pretrained)
         self.pretrained.check_options(options.train)
+        self.pretrained.check_head(options.head)
         self.pretrained.check_dictionary(options.data / "input0" / "dict.txt")
         sweep = options.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
         given = {"batch_sizes": options.batch_sizes, "learning_rates": options.lrs}
