@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairseq.data import Dictionary
@@ -244,6 +245,21 @@ def test_accumulation():
     assert accumulation_options(16, 32) == ["--batch-size", "16", "--update-freq", "1"]
     with pytest.raises(InputError, match="--at-a-time 12 .*16"):
         accumulation_options(16, 12)
+
+
+@pytest.mark.parametrize(
+    "task, pieces, longest",
+    [
+        ("SST-2", [[5, 9]], [7, 11]),  # <s> text </s>
+        ("RTE", [[5, 9], [3, 1]], [12, 14]),  # <s> text </s> </s> text </s>
+        ("CommonsenseQA", [[5, 9], [3, 1], [2, 4]], [11, 16]),  # <s> candidate </s> question </s>
+        ("RACE", [[50, 90], [3, 1], [126, 127]], [180, 220]),  # <s> candidate </s> </s> passage </s>
+        ("RACE", [[50, 90], [3, 125], [125, 300]], [179, 220]),  # candidates have at most 128 tokens
+    ],
+)
+def test_lengths_of_model_inputs(task, pieces, longest, tmp_path):
+    writer = PreparedWriter(tmp_path, TASKS[task], Dictionary())
+    assert writer._lengths(np.array(pieces)).tolist() == longest
 
 
 def test_what_was_written_and_has_vanished_is_named(tmp_path):

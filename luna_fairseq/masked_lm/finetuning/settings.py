@@ -12,7 +12,7 @@ from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
 
 BOS, EOS = "0", "2"  # dictionary indices of <s> and </s>, as arguments of fairseq-train
-LONGEST_CANDIDATE = "128"  # maximum tokens in a RACE candidate. The passage fills the rest.
+LONGEST_CANDIDATE = 128  # maximum tokens in a RACE candidate. The passage fills the rest.
 _ADAM = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--clip-norm", "0.0"]
 # Options of Settings that belong to the optimizer and the learning rate schedule.
 _COMPONENTS = {
@@ -117,7 +117,7 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
     if task.name != "CommonsenseQA":
         words += ["--separator-token", EOS]
     if task.name == "RACE":
-        words += ["--max-option-length", LONGEST_CANDIDATE]
+        words += ["--max-option-length", str(LONGEST_CANDIDATE)]
     if task.is_regression:
         words.append("--regression-target")
     metric, flag = _FAIRSEQ_METRICS[task.metrics[0]]
