@@ -43,6 +43,18 @@ RECORD = "prepare_lra.json"
 BYTES = [str(value) for value in range(256)]
 MAX_BYTES = 4000
 SIZES = {"listops": (96000, 2000, 2000), "pathfinder32-regenerated": (160000, 20000, 20000)}
+DEFAULTS = {"seed": 1, "min_length": 500}
+# Options that each task reads besides --destdir and --workers. With --mirror, listops reads no others.
+_GENERATED, _CONVERTED = ("seed", *SPLITS), ("mirror", "archives")
+TASK_OPTIONS: Dict[str, Tuple[str, ...]] = {
+    "listops": ("mirror", *_GENERATED, "min_length", "max_length"),
+    "text": (*_CONVERTED, "max_length"),
+    "retrieval": (*_CONVERTED, "max_length"),
+    "image": _CONVERTED,
+    "pathfinder32": _CONVERTED,
+    "pathfinder128": _CONVERTED,
+    "pathfinder32-regenerated": _GENERATED,
+}
 # Part of the digest of the settings. Increase it when the format of the output changes, so that older data is
 # not mistaken for finished data.
 VERSION = 1
@@ -62,12 +74,12 @@ def build_parser() -> CommandParser:
     )
     archives = "folder for downloads of up to 7.7 GB (default: folder archives next to --destdir)"
     parser.path("--archives", archives, "DIR")
-    add("--seed", type=random_seed, default=1, help="random seed of generated data (default: 1)")
+    add("--seed", type=random_seed, help="random seed of generated data (default: 1)")
     for index, split in enumerate(SPLITS):
         sizes = " or ".join(f"{size[index]:,}" for size in SIZES.values())
         parser.count(f"--{split}", None, f"number of {split} examples to generate (default: {sizes})")
     shortest = "minimum length of generated expressions, exclusive (default: 500)"
-    add("--min-length", type=Number(int, least=0), default=500, metavar="N", help=shortest)
+    add("--min-length", type=Number(int, least=0), metavar="N", help=shortest)
     parser.count(
         "--max-length",
         None,
@@ -80,6 +92,7 @@ def build_parser() -> CommandParser:
 
 def prepare(args: argparse.Namespace) -> None:
     """Run the command: write the data of a task, unless it is up to date, and print the example counts."""
+    _check_options(args)
     not_settings = ("destdir", "archives", "workers", "quiet")
     given = vars(args).items()
     settings = {name: value for name, value in given if name not in not_settings and value is not None}
@@ -105,6 +118,19 @@ def prepare(args: argparse.Namespace) -> None:
         balance = ", ".join(f"{label}: {100 * number / total:.1f} %" for label, number in by_class.items())
         print(f"{args.task}, {split}: {total:,} examples ({balance})")
     print(f"data for fairseq-train: {args.destdir}")
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raise InputError for an option that the task does not read. Set the defaults of other options."""
+    task, read = args.task, TASK_OPTIONS[args.task]
+    if task == "listops" and args.mirror is not None:
+        task, read = "listops with --mirror", ("mirror",)
+    for name in sorted(set().union(*TASK_OPTIONS.values())):
+        is_given = getattr(args, name) is not None
+        if is_given and name not in read:
+            raise InputError(f"--{name.replace('_', '-')} has no effect on {task}. Leave it out.")
+        if not is_given and name in read:
+            setattr(args, name, DEFAULTS.get(name))
 
 
 def _input_names() -> Set[str]:

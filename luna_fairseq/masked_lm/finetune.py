@@ -92,7 +92,7 @@ def build_parser() -> CommandParser:
     head = (
         "name of the classification head. pooling_classification_head, mean_classification_head and "
         "attention_classification_head read the packed sequence P of the last layer. A head of any other "
-        "name reads <s> (default: %(default)s)"
+        "name reads <s> (default: %(default)s). Only Luna models have P"
     )
     add("--head", default="sentence_classification_head", metavar="NAME", help=head)
     parser.count("--seed", 1, "seed of the runs")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq.models.roberta.model import RobertaClassificationHead
 from fairseq.modules import LayerNorm, MultiheadAttention
+from luna_fairseq.errors import InputError
 
 
 class PackedClassificationHead(RobertaClassificationHead):
@@ -80,6 +81,19 @@ class AttentionPoolingHead(PackedClassificationHead):
         query, packed = features[:, :1].transpose(0, 1), packed.transpose(0, 1)  # [1, B, C], [L, B, C]
         pooled, _ = self.attn(query, packed, packed, key_padding_mask=mask, need_weights=False)
         return self.layer_norm(pooled.squeeze(0))
+
+
+def classify(model: Any, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
+    """Compute logits [B, classes] with the head named ``head``, from features [B, T, C] and ``extra``.
+
+    ``model`` is a masked language model, which returned the features and ``extra``. A model without P, such
+    as fairseq's RoBERTa, has only heads that do not read P. Raises InputError if there is no such head.
+    """
+    if head not in model.classification_heads:
+        names = ", ".join(model.classification_heads) or "none"
+        raise InputError(f"the model has no classification head {head!r}; its heads: {names}")
+    packed, mask = extra.get("packed_features"), extra.get("packed_padding_mask")
+    return model.classification_heads[head](features, packed=packed, packed_padding_mask=mask)
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:

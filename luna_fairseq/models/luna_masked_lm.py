@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import register_model
-from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import (
     SentenceModel,
@@ -18,7 +17,7 @@ from luna_fairseq.models.bases import (
     check_sequences_fit,
     sentence_encoder_options,
 )
-from luna_fairseq.models.classification_heads import PACKED_HEADS
+from luna_fairseq.models.classification_heads import PACKED_HEADS, classify
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
@@ -116,17 +115,8 @@ class LunaMaskedLM(SentenceModel):
             **kwargs,
         )
         if classification_head_name is not None:
-            x = self.classify(classification_head_name, x, extra)
+            x = classify(self, classification_head_name, x, extra)
         return x, extra
-
-    def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Compute logits [B, classes] with the head named ``head``, from features [B, T, C] and ``extra``."""
-        if head not in self.classification_heads:
-            names = ", ".join(self.classification_heads) or "none"
-            raise InputError(f"the model has no classification head {head!r}; its heads: {names}")
-        return self.classification_heads[head](
-            features, packed=extra["packed_features"], packed_padding_mask=extra["packed_padding_mask"]
-        )
 
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any

@@ -15,7 +15,7 @@ from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.classification_heads import mean_pool
+from luna_fairseq.models.classification_heads import classify, mean_pool
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,11 @@ class MaskedLMHub(RobertaHubInterface):
         if return_all_hiddens:
             features = [state.transpose(0, 1) for state in extra["inner_states"]]
         if return_packed:
+            if "packed_features" not in extra:
+                raise InputError(
+                    f"{type(self.model).__name__} has no packed sequence P, which return_packed and "
+                    "sentence_embedding return: use the features of the tokens"
+                )
             return features, extra["packed_features"], extra["packed_padding_mask"]
         return features
 
@@ -127,7 +132,7 @@ class MaskedLMHub(RobertaHubInterface):
             )
         truncated = [sentence[:positions] for sentence in sentences]
         features, extra = self._run_model(truncated, features_only=True)
-        logits = self.model.classify(head, features, extra)
+        logits = classify(self.model, head, features, extra)
         return logits if return_logits or logits.size(-1) == 1 else F.log_softmax(logits, dim=-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:

@@ -5,6 +5,8 @@ the tokens of all hypotheses of a sentence together. This search first finds the
 hypothesis, among which are the best tokens of the sentence.
 
 ``--max-len-a`` limits each translation by its own source. In fairseq, the longest source of the batch counts.
+``--min-len`` and suppressed tokens apply after the prefix of each sentence. In fairseq, they apply only after
+the longest prefix of the batch.
 
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
 log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist);
@@ -222,6 +224,17 @@ class Generator(SequenceGenerator):
         last = max_len[unfin_idx] if isinstance(max_len, list) else max_len
         return super().is_finished(step, unfin_idx, last, *args)
 
+    def _prefix_tokens(
+        self, step: int, lprobs: Tensor, scores: Tensor, tokens: Tensor, prefix_tokens: Tensor, beam_size: int
+    ) -> Tuple[Tensor, Tensor, Tensor]:
+        """Force the tokens of the prefixes. ``--min-len`` and suppressed tokens apply after each prefix."""
+        rows = prefix_tokens[:, step].eq(self.pad).repeat_interleave(beam_size).nonzero()
+        if step < self.min_len:
+            lprobs[rows, self.eos] = -math.inf
+        if self.token_indices_to_suppress is not None:
+            lprobs[rows, self.token_indices_to_suppress] = -math.inf
+        return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
+
     def _find_last_step(self, source_length: int, prefix: Optional[Tensor]) -> int:
         """Return the zero-based index of the last step of a batch, in which all remaining hypotheses end.
 
@@ -406,11 +419,10 @@ class BatchSearch:
         ends, forced = lprobs[:, self.eos_column].clone(), None
         if self.prefix is not None and step < self.prefix.size(1):
             forced = self._force_tokens(self.prefix[:, step], lprobs)
-        else:
-            if step < options.min_len:
-                lprobs[:, self.eos_column].fill_(-math.inf)
-            if self.suppressed is not None:
-                lprobs[:, self.suppressed] = -math.inf
+        if step < options.min_len:
+            lprobs[:, self.eos_column].fill_(-math.inf)
+        if self.suppressed is not None:
+            lprobs[:, self.suppressed] = -math.inf
         if options.repeat_ngram_blocker is not None:
             rows, tokens = options.repeat_ngram_blocker.find(self.tokens[:, 1 : step + 1])
             lprobs[rows, self.encoded.find_columns(tokens)] = -math.inf

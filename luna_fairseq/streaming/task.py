@@ -53,9 +53,9 @@ class StreamingLMTask(LanguageModelingTask):
     The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams.
     Each process has one stream for each example in its batches. Every stream starts with an empty state.
 
-    Validation and evaluation use every token. Training omits a few tokens at the end of the text, fewer than
-    the number of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single
-    stream.
+    Every split but the training split is used whole. A few tokens at the end of the training split are
+    omitted, also in evaluation, fewer than the number of streams. With ``--batch-size 1``, the default of
+    fairseq-eval-lm, the text is a single stream, and no token is omitted.
 
     Attributes:
         has_positions: True if the model adds positional embeddings to the token embeddings.

@@ -212,6 +212,9 @@ def test_options_that_the_command_sets(sst2, pretrained, tmp_path, refuses):
     given = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
     free = parse_options([*sweep.settings.options(10), *sweep.pretrained.options]).keys() - {"--arch"}
     harmless = {"--user-dir", "--no-epoch-checkpoints", "--log-format", "--log-interval"}
+    sweep.options.train = ["--lr-scheduler", "fixed"]
+    replaced = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
+    assert given.keys() - replaced.keys() == {"--total-num-update"}
     assert given.keys() - free - harmless - {"--shorten-method", "--find-unused-parameters"} <= set(_OWN)
 
 
@@ -220,6 +223,12 @@ def test_refused(sst2, pretrained, text, tmp_path, refuses):
     assert f"got SST-2 in {sst2}" in refuses("finetune", "RTE", *words)
     line = refuses("evaluate_task", sst2, "--path", pretrained)
     assert "masked_lm" in line and "SST-2" in line
+    state = torch.load(str(pretrained), weights_only=False)
+    state["cfg"]["model"].update(arch="peer_roberta", _name="peer_roberta")
+    torch.save(state, str(tmp_path / "peer.pt"))
+    words = [sst2, "--pretrained", tmp_path / "peer.pt", "--out", tmp_path / "out"]
+    line = refuses("finetune", "SST-2", *words, "--head", "mean_classification_head")
+    assert "--head mean_classification_head reads the packed sequence P" in line
     (tmp_path / "train.tsv").write_text("w1 w2\t1\nw3\tgood\n", encoding="utf-8")
     (tmp_path / "dev.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
     words = ["SST-2", tmp_path, "--destdir", tmp_path / "bin", "--workers", 1]

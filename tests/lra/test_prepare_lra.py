@@ -130,6 +130,25 @@ def test_refused_listops(tmp_path, capsys, line, message):
     assert message in refused(capsys, "listops", tmp_path, "--mirror", mirror)
 
 
+@pytest.mark.parametrize(
+    "task, words, option",
+    [
+        ("listops", ["--mirror", "m"], "--train 6"),
+        ("listops", ["--mirror", "m"], "--min-length 5"),
+        ("listops", GENERATE, "--archives m"),
+        ("pathfinder32-regenerated", GENERATE, "--mirror m"),
+        ("pathfinder32-regenerated", GENERATE, "--max-length 9"),
+        ("text", ["--mirror", "m"], "--seed 1"),
+        ("retrieval", ["--mirror", "m"], "--test 9"),
+        ("image", ["--mirror", "m"], "--max-length 9"),
+        ("pathfinder128", ["--mirror", "m"], "--valid 9"),
+    ],
+)
+def test_options_that_a_task_does_not_read_are_refused(tmp_path, capsys, task, words, option):
+    name, value = option.split()
+    assert f"{name} has no effect on {task}" in refused(capsys, task, tmp_path, *words, name, value)
+
+
 def test_text(tmp_path, capsys):
     members = {
         "aclImdb/train/pos/0_9.txt": "gut é".encode(),
@@ -249,7 +268,8 @@ def test_regenerated_pathfinder_says_so(tmp_path, capsys):
     assert "images drawn by this command, not the published images" in capsys.readouterr().out
     assert images(out, "train")[0].shape == (6, 1024)
     (step,) = json.loads((out / "prepare_lra.json").read_text()).values()
-    assert step["facts"]["settings"]["task"] == "pathfinder32-regenerated"
+    sizes = {"train": 6, "valid": 2, "test": 3}
+    assert step["facts"]["settings"] == {"task": "pathfinder32-regenerated", "seed": 1, **sizes}
 
 
 def test_incomplete_archive(tmp_path, capsys):

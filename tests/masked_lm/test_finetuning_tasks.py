@@ -4,10 +4,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
@@ -16,6 +18,7 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     accumulation_options,
     choose_settings,
     enumerate_settings,
+    leave_out_replaced,
     number_of_updates,
 )
 
@@ -203,6 +206,24 @@ def test_options_of_table_9():
 
 
 @pytest.mark.parametrize(
+    "given, missing",
+    [
+        ("--weight-decay 0.01", ()),
+        ("--lr-scheduler inverse_sqrt", ("--total-num-update",)),
+        ("--lr-scheduler=tri_stage --bf16", ("--total-num-update", "--warmup-updates")),
+        ("--optimizer sgd", ("--adam-betas", "--adam-eps")),
+        ("--optimizer none", ()),
+    ],
+)
+def test_settings_of_a_replaced_component_are_left_out(given, missing):
+    settings = choose_settings(TASKS["RTE"], "table-9").options(100)
+    expected = parse_options(settings)
+    for name in missing:
+        del expected[name]
+    assert parse_options(leave_out_replaced(settings, given.split())) == expected
+
+
+@pytest.mark.parametrize(
     "task, sweep, tried",
     [  # batch sizes, rates, dropouts: section 4.3, and Table 9
         ("QNLI", "search", ((16, 32), (5e-6, 1e-5, 2e-5), (0.1,))),
@@ -224,6 +245,21 @@ def test_accumulation():
     assert accumulation_options(16, 32) == ["--batch-size", "16", "--update-freq", "1"]
     with pytest.raises(InputError, match="--at-a-time 12 .*16"):
         accumulation_options(16, 12)
+
+
+@pytest.mark.parametrize(
+    "task, pieces, longest",
+    [
+        ("SST-2", [[5, 9]], [7, 11]),  # <s> text </s>
+        ("RTE", [[5, 9], [3, 1]], [12, 14]),  # <s> text </s> </s> text </s>
+        ("CommonsenseQA", [[5, 9], [3, 1], [2, 4]], [11, 16]),  # <s> candidate </s> question </s>
+        ("RACE", [[50, 90], [3, 1], [126, 127]], [180, 220]),  # <s> candidate </s> </s> passage </s>
+        ("RACE", [[50, 90], [3, 125], [125, 300]], [179, 220]),  # candidates have at most 128 tokens
+    ],
+)
+def test_lengths_of_model_inputs(task, pieces, longest, tmp_path):
+    writer = PreparedWriter(tmp_path, TASKS[task], Dictionary())
+    assert writer._lengths(np.array(pieces)).tolist() == longest
 
 
 def test_what_was_written_and_has_vanished_is_named(tmp_path):

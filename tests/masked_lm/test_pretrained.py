@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.masked_lm.finetuning.pretrained import PretrainedCheckpoint
+from luna_fairseq.models import LunaMaskedLM
 
 LUNA, ANCHORED, PEER = "luna_tiny_512", "luna_anchored_tiny_512", "peer_roberta_tiny"
 MODELS = [
@@ -56,6 +58,10 @@ def test_the_same_function(words, tmp_path):
     }
     torch.save(checkpoint, str(tmp_path / "pretrained.pt"))
     pretrained = PretrainedCheckpoint.load(tmp_path / "pretrained.pt")
+    pretrained.check_head("sentence_classification_head")
+    refusal = pytest.raises(InputError, match="--head mean_classification_head reads the packed sequence P")
+    with nullcontext() if isinstance(model, LunaMaskedLM) else refusal:
+        pretrained.check_head("mean_classification_head")
     again, _ = build_model([*pretrained.options[1:], "--tokens-per-sample", "24"])
     assert set(again.state_dict()) == set(state)
     again.load_state_dict(state)

@@ -1,13 +1,19 @@
 """The Python interface of a trained masked language model, on the authors' checkpoint."""
 
 from argparse import Namespace
+from functools import partial
 
 import golden
 import pytest
+import tiny_masked_lm
 import torch
+from omegaconf import OmegaConf
 
+from fairseq.models.roberta import RobertaModel
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaMaskedLM
+from luna_fairseq.models.masked_lm_hub import MaskedLMHub
+from luna_fairseq.peers.models import PeerRoberta
 
 WORDS = [f"w{i}" for i in range(45)]
 # What that fairseq stores of the command line beside the model's options.
@@ -76,6 +82,23 @@ def test_examples_longer_than_the_positions_are_cut_and_counted(hub, vectors, ca
         torch.testing.assert_close(found[:1], hub.predict(head, long[:positions]), rtol=0, atol=1e-5)
     with pytest.raises(InputError, match="got an empty list"):
         hub.predict(head, [])
+
+
+@pytest.mark.parametrize("kind", [PeerRoberta, RobertaModel])
+def test_models_without_p(kind):
+    options = {**tiny_masked_lm.OPTIONS, "untie_weights_roberta": False}
+    model = kind.build_model(Namespace(**options), tiny_masked_lm.Task())
+    hub = MaskedLMHub(OmegaConf.create({"bpe": None}), tiny_masked_lm.Task(), [model])
+    hub.register_classification_head("sentiment", num_classes=3)
+    sentences = [hub.encode("w1 w2 w3"), hub.encode("w4")]
+    with torch.no_grad():
+        found, features = hub.predict("sentiment", sentences, True), hub.extract_features(sentences)
+        torch.testing.assert_close(found, model.classification_heads["sentiment"](features))
+    for compute in (hub.sentence_embedding, partial(hub.extract_features, return_packed=True)):
+        with pytest.raises(InputError, match=f"{kind.__name__} has no packed sequence P"):
+            compute(sentences)
+    with pytest.raises(InputError, match="no classification head 'topic'; its heads: sentiment"):
+        hub.predict("topic", sentences)
 
 
 def test_regression(hub):

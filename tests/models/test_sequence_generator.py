@@ -278,6 +278,29 @@ def test_prefixes_may_repeat(strategy):
         assert hypothesis["tokens"][5] != 8 and hypothesis["score"] > -math.inf
 
 
+@pytest.mark.parametrize("strategy", [search.BeamSearch, search.Sampling], ids=["beam", "sampling"])
+def test_the_least_length_and_suppressed_tokens_apply_after_short_prefixes(strategy):
+    """In fairseq, they apply only after the longest prefix of the batch."""
+    model, prefixes = tiny_model(task=SMALL), torch.tensor([[7, 32, 5], [4, PAD, PAD], [PAD, PAD, PAD]])
+    projection = model.decoder.output_projection
+    projection.bias = torch.nn.Parameter(projection.weight.new_zeros(len(projection.weight)))
+    projection.bias.data[[EOS, 7]] = 9.0  # what is forbidden is likely
+    names = [model.decoder.dictionary[7]]
+    options = {"min_len": 4, "tokens_to_suppress": names, "call": {"prefix_tokens": prefixes}}
+    found = run(
+        Generator,
+        model,
+        source_batch()[:3],
+        search_strategy=strategy(SMALL.target_dictionary),
+        **options,
+    )
+    for prefix, hypotheses in zip(prefixes, found):
+        length = int(prefix.ne(PAD).sum())
+        for tokens in (hypothesis["tokens"].tolist() for hypothesis in hypotheses):
+            assert tokens[:length] == prefix[:length].tolist()
+            assert tokens.index(EOS) >= 4 and 7 not in tokens[length:]
+
+
 def test_diverse_groups_of_any_sentences_of_a_data_set():
     """fairseq takes the numbers of the sentences for places in the batch, which end in an IndexError."""
     model, source = tiny_model(), source_batch()

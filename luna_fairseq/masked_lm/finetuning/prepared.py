@@ -16,6 +16,7 @@ from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.writing import write_text
+from luna_fairseq.masked_lm.finetuning.settings import LONGEST_CANDIDATE
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.progress import progress
 from luna_fairseq.text.encoders import Encoder, words_encoder, write_texts
@@ -118,7 +119,12 @@ class PreparedWriter:
         ``pieces`` [N, B] holds the number of subwords in each of the N texts of B examples.
         """
         if self.task.is_multiple_choice:
-            return 4 + pieces[0] + pieces[1:].max(axis=0)
+            # A candidate has <s> and </s>. The other text ends with </s>, and often begins with a separator.
+            candidates = 2 + pieces[1:].max(axis=0)
+            if self.task.name == "RACE":
+                candidates = np.minimum(candidates, LONGEST_CANDIDATE)
+            separator = self.task.name != "CommonsenseQA"
+            return candidates + separator + pieces[0] + 1
         return 2 * len(pieces) + pieces.sum(axis=0)
 
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:

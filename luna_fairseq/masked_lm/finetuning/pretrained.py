@@ -9,10 +9,13 @@ from typing import Dict, List, Optional, Sequence
 import luna_fairseq.models  # noqa: F401  (registers the classes that a checkpoint may refer to)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
+from fairseq.models import MODEL_REGISTRY
 from luna_fairseq.checks.model_options import command_line, fixed_options, model_name, plain_options
 from luna_fairseq.checks.same_training import check_fingerprints, fingerprint, stored_fingerprints
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
+from luna_fairseq.models.classification_heads import PACKED_HEADS
+from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
 # Options of a classification head, which fine-tuning creates.
 _OPTIONS_OF_HEADS = {"pooler_activation_fn", "spectral_norm_classification_head"}
@@ -66,6 +69,15 @@ class PretrainedCheckpoint:
         for name in parse_options(words):
             if name in fixed:
                 raise InputError(f"{name} after --: {self.path} determines this option. Remove it.")
+
+    def check_head(self, name: str) -> None:
+        """Raise InputError if the head named ``name`` reads P, which only Luna models have."""
+        model = MODEL_REGISTRY.get(self.model, LunaMaskedLM)
+        if name in PACKED_HEADS and not issubclass(model, LunaMaskedLM):
+            raise InputError(
+                f"--head {name} reads the packed sequence P, which the model {self.model} does not have. "
+                "Choose another name."
+            )
 
     def check_dictionary(self, path: Path) -> None:
         """Raise InputError if a dictionary file differs from the checkpoint's dictionary.

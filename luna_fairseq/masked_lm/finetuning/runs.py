@@ -25,6 +25,7 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     accumulation_options,
     choose_settings,
     enumerate_settings,
+    leave_out_replaced,
     number_of_updates,
     task_options,
 )
@@ -57,6 +58,7 @@ class FineTuning:
             )
         self.pretrained = PretrainedCheckpoint.load(options.pretrained)
         self.pretrained.check_options(options.train)
+        self.pretrained.check_head(options.head)
         self.pretrained.check_dictionary(options.data / "input0" / "dict.txt")
         sweep = options.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
         given = {"batch_sizes": options.batch_sizes, "learning_rates": options.lrs}
@@ -132,6 +134,7 @@ class FineTuning:
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
         """Return the fairseq-train arguments for one run with the hyperparameters ``setting``."""
         updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.options.epochs)
+        settings = leave_out_replaced(self.settings.options(updates), self.options.train)
         subsets = [split for split in self.data.labelled if split.startswith("valid")]
         return [
             *[str(self.options.data), "--user-dir", USER_DIR],
@@ -144,7 +147,7 @@ class FineTuning:
                 str(self.options.seed),
             ],
             *["--max-epoch", str(self.options.epochs), "--valid-subset", ",".join(subsets)],
-            *[*self.pretrained.options, *self.task_options, *self.settings.options(updates)],
+            *[*self.pretrained.options, *self.task_options, *settings],
             *["--lr", f"{setting.learning_rate:g}", "--dropout", f"{setting.dropout:g}"],
             *[
                 *accumulation_options(setting.batch_size, self.options.at_a_time),

@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
 
 BOS, EOS = "0", "2"  # dictionary indices of <s> and </s>, as arguments of fairseq-train
-LONGEST_CANDIDATE = "128"  # maximum tokens in a RACE candidate. The passage fills the rest.
+LONGEST_CANDIDATE = 128  # maximum tokens in a RACE candidate. The passage fills the rest.
 _ADAM = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--clip-norm", "0.0"]
+# Options of Settings that belong to the optimizer and the learning rate schedule.
+_COMPONENTS = {
+    "optimizer": ("adam_betas", "adam_eps", "weight_decay"),
+    "lr_scheduler": ("warmup_updates", "total_num_update"),
+}
 # fairseq name of the metric that selects the best epoch, and the option that enables it.
 _FAIRSEQ_METRICS = {
     "accuracy": ("accuracy", None),
@@ -80,6 +86,23 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
     return replace(settings, **(_SEARCH_ANSWERS if task.is_multiple_choice else _SEARCH_GLUE))
 
 
+def leave_out_replaced(words: Sequence[str], given: Sequence[str]) -> List[str]:
+    """Return the options ``words`` without those that a replaced component does not have.
+
+    ``given`` holds the user's options of fairseq-train. For example, ``--lr-scheduler inverse_sqrt`` removes
+    ``--total-num-update``, an option of the schedule polynomial_decay.
+    """
+    # Imported here so that the sweep names can be used without importing fairseq.
+    from luna_fairseq.commands.recipe_options import replaced_options
+
+    options, chosen = parse_options(words), parse_options(given)
+    for group, names in _COMPONENTS.items():
+        name = chosen.get(f"--{group.replace('_', '-')}")
+        for option in replaced_options(group, names, name) if name else ():
+            options.pop(f"--{option.replace('_', '-')}", None)
+    return [word for pair in options.items() for word in pair]
+
+
 def task_options(task: FineTuningTask, head: str) -> List[str]:
     """Return the fairseq-train options that depend on the task, such as criterion and input format.
 
@@ -94,7 +117,7 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
     if task.name != "CommonsenseQA":
         words += ["--separator-token", EOS]
     if task.name == "RACE":
-        words += ["--max-option-length", LONGEST_CANDIDATE]
+        words += ["--max-option-length", str(LONGEST_CANDIDATE)]
     if task.is_regression:
         words.append("--regression-target")
     metric, flag = _FAIRSEQ_METRICS[task.metrics[0]]
