@@ -61,6 +61,6 @@ def test_options_of_the_translation_model_do_not_concern_the_model_of_lm_path(na
     path = save_checkpoint(tmp_path / "lm.pt", name, tokens_per_sample=8, max_target_positions=8)
     overrides = {"int8": True, "shortlist": "given"}
     (state,), _ = checkpoint_utils.load_model_ensemble([path], arg_overrides=overrides, task=None)
-    assert state["cfg"].model.get("int8") == (True if name == "luna_lm" else None)
+    assert getattr(state["cfg"].model, "int8", None) == (True if name == "luna_lm" else None)
     with pytest.raises(InputError, match="does not support"):
         checkpoint_utils.load_model_ensemble([path], arg_overrides=overrides, task=object())
