@@ -178,7 +178,7 @@ def find_unused(options: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """Return the options that differ between two models and change the output of the same weights.
+    """Return the options that differ between two models, among those that affect the output.
 
     Each option is a tuple (name, first value, second value). For models of different classes, only "arch" is
     returned. Options that only one model has are ignored, because their defaults change no output. Options

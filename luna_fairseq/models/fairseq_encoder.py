@@ -5,7 +5,6 @@ dictionary and output format.
 """
 
 import logging
-import math
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
@@ -33,14 +32,12 @@ logger = logging.getLogger(__name__)
 TOKENS_A_ROW = 16
 
 
-def _longest_complete_source(cfg: Any) -> float:
-    """Return the number of source tokens up to which a translation loses no words.
-
-    The number is infinite if the decoder reads every token beside P: by softmax attention, or by a look-up of
-    all rows. A look-up of fewer rows reads every token of a short source only.
-    """
+def _longest_complete_source(cfg: Any) -> Optional[int]:
+    """Return the number of source tokens above which translations lose words, or None if they never do."""
+    # Softmax attention and a look-up of all rows read every token beside P. A look-up of fewer rows reads
+    # every token of a short source only.
     if cfg.cross_attention == "softmax" or cfg.packed_lookup >= cfg.projection_length:
-        return math.inf
+        return None
     return max(TOKENS_A_ROW * cfg.projection_length, DENSE_LENGTH if cfg.packed_lookup else 0)
 
 
@@ -84,7 +81,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         self.separators = getattr(cfg, "separators", None)
         self.sentence_encoder = sentence_encoder
         self.has_new_packed_norm = False
-        self.has_warned = sentence_encoder  # no warning for classifiers and masked language models
+        # Classifiers and masked language models never warn.
+        self.warns_above = None if sentence_encoder else _longest_complete_source(cfg)
         self.num_layers = len(self.layers)
 
     def add_packed_norm(self) -> None:
@@ -144,8 +142,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
                 f"a source sentence has {length} tokens, the model's positions end at "
                 f"{self.max_positions()}: shorten it, or train with a larger {option}"
             )
-        if not self.has_warned and length > _longest_complete_source(self.cfg):
-            self.has_warned = True
+        if self.warns_above is not None and length > self.warns_above:
+            self.warns_above = None
             logger.warning(
                 f"a source has {length:,} tokens and P {self.cfg.projection_length} rows "
                 "(--projection-length): translations lose words if a row of P represents more than "

@@ -18,7 +18,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
-    """Options that all causal language models of this package share. They have the same names as in fairseq.
+    """Options of all causal language models of this package, named as in fairseq.
 
     The default sizes match the decoder of fairseq's ``transformer`` for translation (width 512).
     """

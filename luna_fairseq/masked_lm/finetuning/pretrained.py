@@ -1,4 +1,4 @@
-"""Model options of a pretrained checkpoint, as arguments with which fairseq-train builds the same model."""
+"""Options of a pretrained model, as the arguments of fairseq-train that build the same model."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def leave_out_replaced(words: Sequence[str], given: Sequence[str]) -> List[str]:
         name = chosen.get(f"--{group.replace('_', '-')}")
         for option in replaced_options(group, names, name) if name else ():
             options.pop(f"--{option.replace('_', '-')}", None)
-    return [word for pair in options.items() for word in pair]
+    return [word for name, value in options.items() for word in (name, *value.split())]
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
