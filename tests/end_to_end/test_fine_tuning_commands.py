@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from commands import plugin, succeed
 from copying import PRETRAIN, sentences
 from forked import run_module
 
+from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetune import _OWN, FineTuningOptions
+from luna_fairseq.masked_lm.finetuning import runs
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 from luna_fairseq.models import LunaMaskedLM
@@ -254,3 +257,52 @@ def test_export(pretrained, text, tmp_path):
     assert tokenizer("w1 w2 w3").input_ids == hub.encode("w1 w2 w3").tolist()
     assert "| updates | 2 |" in (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
     assert export.main(words) == 1
+
+
+def test_the_best_run_is_evaluated_on_other_labelled_splits(sst2, pretrained, tmp_path, monkeypatch, capsys):
+    """MNLI has a second validation set, and the test sets of RACE have labels."""
+    words = {"batch_sizes": [8, 16], "lrs": [1e-5], "at_a_time": 4}
+    sweep = FineTuning(FineTuningOptions("SST-2", sst2, pretrained, tmp_path, **words))
+    sweep.data = replace(sweep.data, labelled=["train", "valid", "valid1", "test"])
+    setting = next(iter(sweep.runs.values()))
+    assert parse_options(sweep._train_options(tmp_path, setting))["--valid-subset"] == "valid,valid1"
+    trained = {"batch8-lr1e-05": {"accuracy": 50.0}, "batch16-lr1e-05": {"accuracy": 75.0}}
+    monkeypatch.setattr(sweep, "_train_and_evaluate", lambda name, setting: trained[name])
+    evaluated = []
+
+    def evaluate(data, checkpoint, split, batch_size):
+        evaluated.append((data, checkpoint, split, batch_size))
+        return {"accuracy": 10.0 * len(evaluated)}, [], ""
+
+    monkeypatch.setattr(runs, "evaluate", evaluate)
+    sweep.run()
+    best = tmp_path / "batch16-lr1e-05" / "checkpoint_best.pt"
+    assert evaluated == [(sweep.data, best, split, 4) for split in ("valid1", "test")]
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"best: batch16-lr1e-05, accuracy 75.00: {best}",
+        "  valid1: accuracy 10.00",
+        "  test: accuracy 20.00",
+    ]
+
+
+@pytest.mark.parametrize("name, metric", [("CoLA", "matthews"), ("STS-B", "pearson_spearman")])
+def test_fairseq_and_the_table_agree_on_a_correlation(
+    forked_commands, text, pretrained, tmp_path, capsys, name, metric
+):
+    """The metric by which fairseq-train selects the best epoch is the first metric of the table."""
+    if not hasattr(SentencePredictionConfig(), "report_mcc"):
+        pytest.skip("this fairseq does not compute the metric")
+    for seed, (file, number) in enumerate((("train", 24), ("dev", 8))):
+        lines = [] if name == "CoLA" else ["sentence1\tsentence2\tscore"]
+        for count, words in enumerate(map(" ".join, sentences(number, seed))):
+            lines.append(f"x\t{count % 2}\t\t{words}" if name == "CoLA" else f"{words}\tw1\t{count % 6}")
+        (tmp_path / f"{file}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = tmp_path / "bin"
+    words = [name, tmp_path, "--vocabulary", text, "--destdir", data, "--workers", 1]
+    assert in_this_process("prepare_task", *words) == 0
+    words = [name, data, "--pretrained", pretrained, "--out", tmp_path / "out", "--epochs", 2]
+    capsys.readouterr()
+    assert in_this_process("finetune", *words, "--batch-sizes", 8, "--lrs", "0.01") == 0
+    best = re.search(rf"^best: \S+, {metric} (-?[\d.]+): (\S+)$", capsys.readouterr().out, flags=re.MULTILINE)
+    state = torch.load(best[2], weights_only=False)
+    assert state["extra_state"]["best"] == pytest.approx(float(best[1]), abs=0.06)  # fairseq rounds to 0.1

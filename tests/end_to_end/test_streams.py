@@ -105,3 +105,25 @@ def test_evaluation_reads_every_token_once(streams, segment_length):
                 assert previous[: len(tokens)].tolist() == [2, *expected][place : place + len(tokens)]
                 read += tokens
         assert read == expected
+
+
+@pytest.mark.parametrize("context_segments", [1, 2])
+def test_context_is_read_but_not_predicted(context_segments):
+    """Each token is a target once, and each item resumes from the state that the previous item saved."""
+    parts = torch.arange(4, 21).split([5, 12])
+    text = ListDataset(parts, [5, 12])
+    made = StreamDataset(text, 2, 3, 1, 2, context_segments, 2, 0)  # two streams of 8 tokens, pad 1, eos 2
+    tokens = torch.arange(4, 20).view(2, 8)
+    before = torch.cat([torch.tensor([2]), torch.arange(4, 19)]).view(2, 8)
+    place = 0  # where the previous item saved its state
+    for index, end in enumerate((3, 6, 8)):
+        item = made[index]
+        batch, context = made.collater([item]), min(index, context_segments) * 3
+        start = index * 3 - context
+        assert place == start
+        place += item["keep_after"]
+        assert torch.equal(batch["net_input"]["src_tokens"], before[:, start:end])
+        assert batch["target"][:, :context].eq(1).all() and batch["start_indices"] == [context] * 2
+        assert torch.equal(batch["target"][:, context:], tokens[:, index * 3 : end])
+        assert batch["ntokens"] == 2 * (end - index * 3)
+        assert batch["net_input"]["keep_after"] == item["keep_after"]

@@ -1,6 +1,7 @@
 """The tasks of Long Range Arena: how they read data, and which data they refuse."""
 
 import json
+import math
 import re
 from argparse import Namespace
 from dataclasses import replace
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 from fairseq.data import Dictionary, indexed_dataset
+from fairseq.logging import metrics
 from luna_fairseq.errors import InputError
-from luna_fairseq.lra import seeds
+from luna_fairseq.lra import figure, seeds
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
 from luna_fairseq.lra.results import Result, check_comparable
 from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
@@ -235,7 +237,7 @@ def test_data_of_another_task_is_refused(tmp_path, capsys):
         (["--max-tokens", "2048"], ["--max-tokens", "2048"]),
     ],
 )
-def test_a_test_has_batches_of_the_training(options, batch, tmp_path, monkeypatch):
+def test_a_test_reads_the_best_checkpoint_in_batches_of_the_training(options, batch, tmp_path, monkeypatch):
     commands = []
     monkeypatch.setattr(seeds, "train_logged", lambda *arguments: None)
     monkeypatch.setattr(seeds, "fairseq_command", lambda name, words: commands.append(words))
@@ -246,9 +248,84 @@ def test_a_test_has_batches_of_the_training(options, batch, tmp_path, monkeypatc
     monkeypatch.setattr(seeds, "run_logged", test)
     planned = Result("ListOps", "luna-16", 1, 0.0, ["--task", "lra-text", *options], "a")
     assert seeds.train_and_test(tmp_path, tmp_path, planned).accuracy == 40.0
-    words = commands[-1]
+    train, words = commands
+    assert train[train.index("--seed") + 1] == "1"
+    best = str(tmp_path / "checkpoint_best.pt")
+    assert words[words.index("--path") : words.index("--task")] == ["--path", best, "--valid-subset", "test"]
     assert words[words.index("--task") : words.index("--required-batch-size-multiple")] == [
         "--task",
         "lra-text",
         *batch,
     ]
+
+
+def test_logged_loss_and_accuracy():
+    """The loss is in bits per unit of the sample size, and the accuracy in percent of the sequences."""
+    logs = [
+        {"loss": 5 * math.log(2), "ncorrect": 1, "nsentences": 2, "sample_size": 4},
+        {"loss": 3 * math.log(2), "ncorrect": 1, "nsentences": 6, "sample_size": 12},
+    ]
+    with metrics.aggregate() as logged:
+        LRACrossEntropyCriterion.reduce_metrics(logs)
+    assert logged.get_smoothed_values() == {"loss": 0.5, "accuracy": 25.0}
+
+
+def test_order_of_the_examples(tmp_path):
+    write_text(tmp_path, labels=[0] * 12)
+
+    def order(no_shuffle, seed):
+        cfg = LRAConfig(data=str(tmp_path), no_shuffle=no_shuffle, seed=seed)
+        return read(LRATextTask, cfg, "train", {})[0].dataset("train").ordered_indices().tolist()
+
+    assert order(True, 1) == sorted(order(False, 1)) == list(range(12))
+    assert order(False, 1) == order(False, 1) != order(False, 2)
+    assert order(False, 1) != order(True, 1)
+
+
+def make_results(model, **accuracies):
+    """Return results of a model on some tasks, given the accuracies of its seeds on each task."""
+    return [
+        Result(title, model, seed, accuracy, [])
+        for title, values in accuracies.items()
+        for seed, accuracy in enumerate(values, 1)
+    ]
+
+
+def test_accuracies_are_averaged_over_seeds_and_then_over_tasks():
+    results = make_results("luna-16", Text=[60.0, 62.0], ListOps=[30.0], Image=[41.0])
+    results += make_results("transformer", ListOps=[20.0, 24.0], Text=[50.0])
+    assert seeds.format_table(results).splitlines() == [
+        "| Model | ListOps | Text | Image | Avg. |",
+        "| --- | --- | --- | --- | --- |",
+        "| Transformer | 22.00 ± 2.83 (2) | 50.00 (1) | - | - |",
+        "| Luna-16 | 30.00 (1) | 61.00 ± 1.41 (2) | 41.00 (1) | 44.00 |",
+    ]
+    expected = {"luna-16": 45.5, "transformer": 36.0}
+    assert seeds.common_accuracies(results) == ("ListOps, Text", expected)
+    results = make_results("luna-16", Text=[60.0]) + make_results("transformer", Image=[40.0])
+    refused("no task in common", seeds.common_accuracies, results)
+
+
+def test_figure_of_accuracy_speed_and_memory(tmp_path, monkeypatch):
+    measured = (("transformer-softmax", 1.0, 8), ("luna-16", 1.5, 2))
+    records = [
+        {
+            "case": {"T": 4000},
+            "form": form,
+            "speed_ratio": {"transformer-softmax": {"median": speed}},
+            "extra_bytes": mebibytes * 2**20,
+        }
+        for form, speed, mebibytes in measured
+    ]
+    (tmp_path / "costs.json").write_text(json.dumps({"lra": {"results": records}}))
+    drawn = []
+    monkeypatch.setattr(figure, "save_png", lambda drawing, path: drawn.append(drawing))
+    costs = figure.Costs(tmp_path / "costs.json")
+    figure.write_figure(tmp_path / "figure.png", {"transformer": 36.0, "luna-16-p": 45.5}, costs, "ListOps")
+    (axes,) = drawn[0].axes
+    circles = {
+        circle.get_label(): (*circle.get_offsets()[0].tolist(), circle.get_sizes()[0])
+        for circle in axes.collections
+    }
+    assert circles == {"transformer, 8 MiB": (1.0, 36.0, 3000.0), "luna-16-p, 2 MiB": (1.5, 45.5, 750.0)}
+    assert axes.get_title().startswith("ListOps; ") and "4,000 bytes" in axes.get_xlabel()

@@ -1,5 +1,6 @@
 """Generated ListOps expressions and Pathfinder images: values, lengths and seeds."""
 
+import hashlib
 import re
 import statistics
 
@@ -107,3 +108,24 @@ def test_label_of_pathfinder_follows_the_paths(monkeypatch):
         ends = [seen["dashes"][place][side] for place, side in ((0, 0), (13, 1), (14, 0), (27, 1))]
         chosen = [ends.index(dot) // 2 for dot in seen["dots"]]
         assert (chosen[0] == chosen[1]) == bool(label)
+
+
+# If a pinned value below changes, a seed no longer gives the data of earlier versions.
+PINNED_SIZES = {"train": 2, "valid": 1, "test": 2}
+
+
+def test_listops_of_a_seed_stays_the_same():
+    examples = list(generated.generate_listops(1, PINNED_SIZES, (5, 60), 1))
+    assert examples[0] == ("test", [[11, 7, 0, 4, 5, 14]], 7)
+    assert [value for *_, value in examples] == [7, 4, 5, 3, 2]
+    found = hashlib.sha256(repr(examples).encode()).hexdigest()
+    assert found == "6993d5ea3ce7e94edce4d4a15b8b379c4b8f1bdb69c5092a179607acc7455554"
+
+
+def test_pathfinder_of_a_seed_stays_the_same(monkeypatch):
+    """Coordinates are compared in place of pixels, which depend on the version of Pillow."""
+    monkeypatch.setattr(pathfinder, "_render", lambda dashes, dots: np.array([*dashes, dots]).round(2))
+    examples = list(generated.generate_pathfinder(1, PINNED_SIZES, 1))
+    assert [label for *_, label in examples] == [1, 0, 0, 0, 1]
+    found = hashlib.sha256(b"".join(lines.tobytes() for _, lines, _ in examples)).hexdigest()
+    assert found == "e4131171668c07d8ecc10c204d7c22ede566738952c80688bf9fb1dd984926fe"

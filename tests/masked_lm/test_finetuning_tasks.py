@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning import TASKS
+from luna_fairseq.masked_lm.finetuning.evaluation import _to_label
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
 from luna_fairseq.masked_lm.finetuning.runs import find_best
@@ -20,7 +22,10 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     enumerate_settings,
     leave_out_replaced,
     number_of_updates,
+    task_options,
 )
+from luna_fairseq.masked_lm.finetuning.task import Example
+from luna_fairseq.text.encoders import words_encoder
 
 # task -> (file of a split, split, its lines, inputs of the last example, its label)
 MNLI = "index promptID pairID genre s1b s2b s1p s2p sentence1 sentence2 label1 gold_label".split()
@@ -267,3 +272,44 @@ def test_what_was_written_and_has_vanished_is_named(tmp_path):
     writer = PreparedWriter(tmp_path, TASKS["SST-2"], Dictionary())
     (writer.temporary / "input0" / "dict.txt").unlink()
     assert writer.finish() == ["task.json", "input0/dict.txt"]
+
+
+TEXTS = "--task sentence_prediction --criterion sentence_prediction --classification-head-name head"
+ANSWERS = "--task sentence_ranking --criterion sentence_ranking --ranking-head-name head"
+ACCURACY = "--best-checkpoint-metric accuracy"
+CORRELATION = "--report-pearson-and-spearman --best-checkpoint-metric pearson_and_spearman"
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("SST-2", f"{TEXTS} --separator-token 2 --num-classes 2 {ACCURACY}"),
+        ("RTE", f"{TEXTS} --separator-token 2 --num-classes 2 {ACCURACY}"),
+        ("MNLI", f"{TEXTS} --separator-token 2 --num-classes 3 {ACCURACY}"),
+        ("CoLA", f"{TEXTS} --separator-token 2 --num-classes 2 --report-mcc --best-checkpoint-metric mcc"),
+        ("STS-B", f"{TEXTS} --separator-token 2 --num-classes 1 --regression-target {CORRELATION}"),
+        ("RACE", f"{ANSWERS} --separator-token 2 --num-classes 4 --max-option-length 128 {ACCURACY}"),
+        ("CommonsenseQA", f"{ANSWERS} --num-classes 5 {ACCURACY}"),
+    ],
+)
+def test_options_of_a_task(name, options):
+    if "--report" in options and not hasattr(SentencePredictionConfig(), "report_mcc"):
+        pytest.skip("this fairseq does not compute the metric")
+    shared = "--init-token 0 --shorten-method truncate --maximize-best-checkpoint-metric"
+    expected = parse_options(f"{options} {shared}".split())
+    assert parse_options(task_options(TASKS[name], "head")) == expected
+
+
+@pytest.mark.parametrize(
+    "name, labels, written",
+    [("STS-B", [2.5, 5.0], "0.5\n1.0\n"), ("CommonsenseQA", ["C", "A"], "2\n0\n")],
+)
+def test_labels_are_written_for_fairseq_and_converted_back(name, labels, written, tmp_path):
+    task = TASKS[name]
+    writer = PreparedWriter(tmp_path, task, Dictionary())
+    examples = [Example(("w",) * task.inputs, str(label)) for label in labels]
+    writer.write("train", examples, words_encoder())
+    writer.finish()
+    found = (tmp_path / "label" / "train.label").read_text(encoding="utf-8")
+    assert found == written
+    assert [_to_label(task, float(value)) for value in found.split()] == labels
