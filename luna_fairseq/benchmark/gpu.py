@@ -49,7 +49,8 @@ ON_GPU = {
     "causal": (40, "causal --tied --dtype {half} --lengths 1024 4096 16384 --repetitions 5"),
     "train": (60, "train --dtype {half} --batch 16x1024 4x4096 1x16384 --repetitions 3 {both}"),
     "decode": (40, "decode --dtype {half} --batch 32 --lengths 30 --repetitions 2 {plain}"),
-    "lra": (60, "lra --dtype {half} --batch 8x1024 8x2048 8x3072 8x4096 --repetitions 2"),
+    "lra": (60, "lra --dtype {half} --batch 8x1024 8x2048 8x3072 8x4096 --repetitions 2 "
+            "--without luna-16-anchored luna-128-anchored luna-256-anchored"),
     "parity-odd": (60, "causal --check --masks --dtype {half} --lengths 1 2 31 33 65 1000 --head-dim 40 "
                    "--projection-length 5 33 128 {forms}"),
     "parity-float32": (60, "causal --check --masks --lengths 1 31 1000 16384 --projection-length 16 100 "
@@ -70,7 +71,7 @@ ON_CPU = {
     "causal": (120, "causal --tied --lengths 8 {tiny} --repetitions 2"),
     "train": (120, "train {small} --batch 1x8 {plain} transformer --with luna-16-chunk"),
     "decode": (120, "decode {small} --lengths 4 --beam 2 {plain}"),
-    "lra": (120, "lra --batch 1x64 --projection-length 16 --repetitions 2"),
+    "lra": (120, "lra --batch 1x64 --projection-length 16 --repetitions 2 --without luna-16-anchored"),
 }
 # Comparisons at the top of the page: part, row and peer.
 HEADLINES = [

@@ -189,7 +189,10 @@ MODELS: Dict[str, ModelVariant] = {
     "luna-{l}-untied": luna_variant(PLAIN, untied=True),
     "transformer-bfloat16": ModelVariant({"translate": "transformer"}, dtype="bfloat16", optional=True),
     "luna-{l}-bfloat16": replace(luna_variant({"translate": "luna"}), dtype="bfloat16", optional=True),
-    "luna-{l}-anchored": luna_variant({**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
+    # Each architecture chooses tied or separate keys and values. Those of Long Range Arena are separate.
+    "luna-{l}-anchored": ModelVariant(
+        {**ANCHORED, "masked_lm": "luna_anchored_base_512", "classify": "luna_anchored_lra_imdb"}
+    ),
     "luna-{l}-no-look-up": luna_variant(ANCHORED, packed_lookup=0),
     "luna-{l}-softmax-cross": luna_variant(ANCHORED, packed_lookup=0, cross_attention="softmax"),
     "luna-{l}-compiled": luna_variant(PLAIN, torch_compile=True),

@@ -147,7 +147,7 @@ class LongRangeArena(Train):
     notes = """Measure a training step of Long Range Arena's Text task, as in Luna, table 2.
 
     This is train --task classify at lengths of 1, 2, 3 and 4 thousand bytes, with l = 16, 128 and 256. Luna
-    has separate keys and values.
+    has separate keys and values. luna-16-anchored is the extended model.
 
     The rows transformer-softmax and transformer-sdpa are fairseq's Transformer with explicit attention
     weights and with torch's scaled_dot_product_attention."""

@@ -81,13 +81,15 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     state = _load_state(path)
     options = state["cfg"]["task"]
     options = vars(options) if isinstance(options, argparse.Namespace) else options
-    # Shards, separated by ":", have the same dictionaries.
-    folder = data if data is not None else Path(str(options.get("data")).split(os.pathsep)[0])
+    # Shards, separated by ":", have the same dictionaries. The tokenizer is in the folder above them.
+    first, *more_shards = map(Path, str(options.get("data")).split(os.pathsep))
+    folder = first if data is None else data
+    above = [first.parent] if data is None and more_shards else []
     if not folder.is_dir():
         raise InputError(
             f"The data folder {folder} does not exist. Give --data, the folder of the model's dictionaries."
         )
-    overrides = {"data": str(folder), **find_text_pipeline([path.parent, folder])}
+    overrides = {"data": str(folder), **find_text_pipeline([path.parent, folder, *above])}
     # fairseq applies overrides only to checkpoints that it loads from disk itself.
     overwrite_args_by_name(state["cfg"], overrides)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)

@@ -11,7 +11,7 @@ import inspect
 import re
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -71,10 +71,11 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
     stops: List[Callable[[], None]] = []
     try:
         for name, module in model.named_modules():
-            match, compute_weights = _ATTENTION_NAME.fullmatch(name), _find_weight_function(module)
-            if match is not None and compute_weights is not None:
+            match, found = _ATTENTION_NAME.fullmatch(name), _find_weight_function(module)
+            if match is not None and found is not None:
+                compute_weights, watched = found
                 recorder = _CallRecorder(compute_weights, match[1], int(match[2]), KINDS[match[3]], records)
-                stops.append(_attach_recorder(module, recorder))
+                stops.append(_attach_recorder(module, recorder, watched))
             # The fast path of fairseq 0.12.2 does not call the attention module.
             if getattr(module, "can_use_fastpath", False):
                 module.can_use_fastpath = False
@@ -139,15 +140,19 @@ def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) 
     return packing._replace(target=target)
 
 
-def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
-    """Call a recorder at the start of each call of an attention module. Return a function to detach it."""
+def _attach_recorder(
+    attention: nn.Module, recorder: _CallRecorder, watched: Sequence[str]
+) -> Callable[[], None]:
+    """Call a recorder at the start of each call of an attention module. Return a function to detach it.
+
+    ``watched`` are the names of the arguments that the module passes to its watcher, after the module itself.
+    """
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
     if isinstance(attention, LunaAttention):
         attention.watcher = recorder.record_luna
         return lambda: setattr(attention, "watcher", None)
-    names = _WATCHED[recorder.compute_weights]
-    attention.watcher = lambda module, *values: recorder(module, dict(zip(names, values)))
+    attention.watcher = lambda module, *values: recorder(module, dict(zip(watched, values)))
     return lambda: setattr(attention, "watcher", None)
 
 
@@ -168,13 +173,13 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
     return attention.register_forward_pre_hook(hook, with_kwargs=True).remove
 
 
-def _find_weight_function(module: nn.Module) -> Optional[WeightFunction]:
-    """Return the function that computes an attention module's weights, or None for other modules."""
+def _find_weight_function(module: nn.Module) -> Optional[Tuple[WeightFunction, Sequence[str]]]:
+    """Return an attention module's entry of ``_WEIGHT_FUNCTIONS``, or None for other modules."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
-    for attention_class, compute_weights in _WEIGHT_FUNCTIONS.items():
+    for attention_class, found in _WEIGHT_FUNCTIONS.items():
         if isinstance(module, attention_class):
-            return compute_weights
+            return found
     return None
 
 
@@ -214,17 +219,14 @@ def _compute_peer_weights(attention: PeerAttention, call: Call) -> Weights:
     return {READ: attention.value_weights(**call)}
 
 
-_WEIGHT_FUNCTIONS: Dict[type, WeightFunction] = {
-    LunaAttention: _compute_luna_weights,
-    LunaCausalAttention: _compute_causal_weights,
-    MultiheadAttention: _compute_softmax_weights,
-    PeerAttention: _compute_peer_weights,
-}
-# Names of the arguments that an attention module passes to its watcher, after the module itself. The method
-# that returns the weights takes the same arguments.
-_WATCHED: Dict[WeightFunction, Tuple[str, ...]] = {
-    _compute_causal_weights: ("query", "memory", "key_padding_mask"),
-    _compute_peer_weights: ("query", "key", "key_padding_mask"),
+# For each class of attention modules, the function that computes the weights, and the names of the positional
+# arguments that a module passes to its watcher, after the module itself. The function gets these arguments.
+# LunaAttention passes its arguments by name, and fairseq's attention has no watcher.
+_WEIGHT_FUNCTIONS: Dict[type, Tuple[WeightFunction, Sequence[str]]] = {
+    LunaAttention: (_compute_luna_weights, ()),
+    LunaCausalAttention: (_compute_causal_weights, ("query", "memory", "key_padding_mask")),
+    MultiheadAttention: (_compute_softmax_weights, ()),
+    PeerAttention: (_compute_peer_weights, ("query", "key", "key_padding_mask")),
 }
 
 

@@ -37,7 +37,7 @@ STYLES = ("page.css", "training.css")
 SCRIPTS = ("page.js", "samples.js", "training.js")
 # Subfolders of a run that are searched for translations.
 RESULT_FOLDERS = ("results", "evaluation", "test")
-MAX_RUNS = 24
+MAX_RUNS = 60
 
 
 def build_parser() -> CommandParser:
@@ -111,7 +111,7 @@ def report_page(
     """Build an HTML page that compares training runs.
 
     Args:
-        runs: runs from :func:`~luna_fairseq.report.runs.find_runs`, at most 24.
+        runs: runs from :func:`~luna_fairseq.report.runs.find_runs`, at most 60.
         title: heading of the page.
         results: one folder with translations per run (default: the run folder and its subfolders are
             searched).

@@ -90,7 +90,7 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
     folder, *more_shards = find_shards(args.data)
     for names in ("dict.*.txt", "*.bin", "*.idx"):
-        for shard in (folder, *more_shards):
+        for shard in (args.data, folder, *more_shards):
             check_separate(args.output, "--output", shard.glob(names))
     languages = find_pair(folder, args.source_lang, args.target_lang)
     names = "-".join(languages)

@@ -29,6 +29,7 @@ class PairData:
             by length and divided into shards.
         lengths: length filter of the training pairs.
         shards: number of shard folders ``shard0``, ``shard1`` and so on. If 1, files go to ``folder`` itself.
+            The dictionaries are in ``folder`` and in every shard.
 
     Attributes:
         path: data argument of fairseq-train, in which the shard folders are joined with colons.
@@ -55,11 +56,16 @@ class PairData:
 
     def names(self) -> List[str]:
         """Return the paths of all files that :meth:`write` writes, relative to the folder."""
-        names = [str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages]
+        names = list(self._dictionary_languages())
         for split, side, shard in self.keys:
             path = Path(shard) / self._name(split, side)
             names += [f"{path}.bin", f"{path}.idx"]
         return names
+
+    def _dictionary_languages(self) -> Dict[str, str]:
+        """Map the path of each dictionary, relative to the folder, to the language of the dictionary."""
+        folders = dict.fromkeys((".", *self.shards))
+        return {str(Path(folder) / f"dict.{side}.txt"): side for folder in folders for side in self.languages}
 
     def _name(self, split: str, side: str) -> str:
         return f"{split}.{'-'.join(self.languages)}.{side}"
@@ -100,9 +106,7 @@ class PairData:
                 for (split, side, shard), text in texts.items()
             ]
             files = {
-                self.folder / shard / f"dict.{side}.txt": dictionary
-                for shard in self.shards
-                for side, dictionary in dictionaries.items()
+                self.folder / name: dictionaries[side] for name, side in self._dictionary_languages().items()
             }
             counts = write_texts(named, files, encoder, max_unknown)
         entries = {side: len(dictionary) for side, dictionary in dictionaries.items()}

@@ -6,8 +6,8 @@ dropped and counted. In validation and test text an empty side is an error, beca
 
 DIR then contains the data, the encoding (sentencepiece.bpe.model or bpe.codes) and plain copies of the
 validation and test text. With --shards, the data is in DIR/shard0, DIR/shard1 and so on, and each epoch of
-training reads one of these folders. If you start the command again, it does only what is left or what has
-changed.
+training reads one of these folders. DIR then has the dictionaries too, for use with the trained model. If you
+start the command again, it does only what is left or what has changed.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ ROWS = {
               "luna-6-no-look-up", "luna-6-softmax-cross"],
     "masked-lm": ["roberta-softmax", "roberta-sdpa", "peer-softmax-alibi", "luna-16-tied", "luna-16-untied",
                   "luna-16-anchored"],
-    "lra": ["transformer-softmax", "transformer-sdpa", "peer-linear", "luna-2"],
+    "lra": ["transformer-softmax", "transformer-sdpa", "peer-linear", "luna-2-anchored", "luna-2"],
     "decode": ["transformer", "luna-3-tied", "luna-3-untied", "luna-3-anchored"],
     "apollo": ["adamw", "adamw-foreach", "adamw-fused", "apollo-single", "apollo-foreach", "apollo"],
 }  # fmt: skip
@@ -369,9 +369,10 @@ def test_models_of_long_range_arena_equal_the_trained_ones():
     task = task_of("lra")
     rows = task.variants()
     always = [name for name, row in rows.items() if not row.optional]
-    assert always == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
+    luna = [f"luna-{length}{end}" for length in (16, 128, 256) for end in ("-anchored", "")]
+    assert always == ["transformer-softmax", "transformer-sdpa", *luna]
     assert {"peer-softmax-alibi", *(f"peer-{name}" for name in ATTENTIONS)} == set(rows) - set(always)
-    for name in ("transformer-sdpa", "luna-16", "peer-linear", "peer-bigbird"):
+    for name in ("transformer-sdpa", "luna-16", "luna-16-anchored", "peer-linear", "peer-bigbird"):
         model = task.make_model(rows[name], 8)
         architecture = rows[name].architectures["classify"]
         for option, value in {**ARCHITECTURES, **PEER_ARCHITECTURES["peer_lra"]}[architecture].items():

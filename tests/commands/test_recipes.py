@@ -133,6 +133,14 @@ def test_no_setting_is_repeated(name):
 
 
 @every_recipe
+def test_a_long_training_deletes_old_checkpoints(name):
+    settings = read_recipe(name).settings
+    checkpoint = settings.get("checkpoint", {})
+    is_short = 0 < settings["optimization"].get("max_epoch", 0) <= 20
+    assert is_short or checkpoint.get("no_epoch_checkpoints") or checkpoint.get("keep_last_epochs")
+
+
+@every_recipe
 def test_the_heading_says_the_batch(name):
     recipe = read_recipe(name)
     heading = recipe.heading + recipes.read_heading(recipe.base)

@@ -40,7 +40,11 @@ def _parse(name: str, words: List[str]) -> None:
     if name in PARSERS:
         # The parser checks that this file exists.
         words = [__file__ if before == "--shortlist" else word for before, word in zip(["", *words], words)]
-        options.parse_args_and_arch(PARSERS[name](), input_args=words)
+        args = options.parse_args_and_arch(PARSERS[name](), input_args=words)
+        if name in ("fairseq-train", "fairseq-validate"):
+            assert args.max_tokens or args.batch_size, f"{name} {words}: no --max-tokens or --batch-size"
+        if name == "fairseq-train":
+            assert args.optimizer, f"{name} {words}: no --optimizer"
     elif name == MODULES.get("luna-train"):
         recipe, data, *given = words[words[0] == "--dry-run" :]
         _parse("fairseq-train", [data, *compute_launch(read_recipe(recipe), given, 1, None).options])

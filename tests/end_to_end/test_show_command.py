@@ -1,6 +1,7 @@
 """``luna-show`` and ``attention_maps`` on checkpoints of fairseq-train, and ``luna-report``."""
 
 import logging
+import os
 import shutil
 import warnings
 
@@ -45,13 +46,28 @@ def test_the_dictionaries_of_shards_are_found(trained, data, tmp_path):
     assert len(load(tmp_path / "checkpoint_best.pt").encode("w1 w2 w3")) == 4
 
 
-def test_the_encoding_beside_the_checkpoint_is_compared(run, trained, corpus, tmp_path):
-    shutil.copy(str(trained / "checkpoint_best.pt"), str(tmp_path))
-    with (tmp_path / "sentencepiece.bpe.model").open("wb") as file:
+def test_the_encoding_above_shards_is_found(trained, data, corpus, tmp_path):
+    shards = [tmp_path / "prepared" / f"shard{number}" for number in range(2)]
+    shutil.copytree(str(data), str(shards[0]))
+    learn_encoding(corpus, shards[0].parent)
+    state = torch.load(str(trained / "checkpoint_best.pt"))
+    state["cfg"]["task"]["data"] = os.pathsep.join(map(str, shards))
+    torch.save(state, str(tmp_path / "checkpoint_best.pt"))
+    with pytest.raises(InputError, match="tokenizer .*dictionary"):  # found, and compared
+        load(tmp_path / "checkpoint_best.pt")
+
+
+def learn_encoding(corpus, folder):
+    with (folder / "sentencepiece.bpe.model").open("wb") as file:
         lines = (corpus / "train.src").read_text(encoding="utf-8").splitlines()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines), model_writer=file, vocab_size=24
         )
+
+
+def test_the_encoding_beside_the_checkpoint_is_compared(run, trained, corpus, tmp_path):
+    shutil.copy(str(trained / "checkpoint_best.pt"), str(tmp_path))
+    learn_encoding(corpus, tmp_path)
     with pytest.raises(InputError, match="tokenizer .*dictionary"):
         load(tmp_path / "checkpoint_best.pt")
 

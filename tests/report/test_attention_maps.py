@@ -17,6 +17,7 @@ from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalAttention
 from luna_fairseq.ops.causal_luna import naive_causal_luna
+from luna_fairseq.report import recording
 from luna_fairseq.report.attention import AttentionMaps, attention_maps
 from luna_fairseq.report.loading import Classifier
 from luna_fairseq.report.recording import record_attention
@@ -110,6 +111,25 @@ def test_causal_read_map_reproduces_the_output(attention_class):
     assert_close(found[0].weights["read"] @ v, expected)
     assert_close(unpack, weights)
     assert_close(attention.out_proj((found[0].weights["read"] @ v).permute(2, 0, 1, 3).flatten(2)), output)
+
+
+class OwnAttention(torch.nn.Module):
+    watcher = None
+
+    def forward(self, query):
+        if self.watcher is not None:
+            self.watcher(self, query)
+        return query
+
+
+def test_an_attention_of_another_class_has_one_entry_in_the_table(monkeypatch):
+    entry = (lambda attention, call: {"read": call["query"]}, ("query",))
+    monkeypatch.setitem(recording._WEIGHT_FUNCTIONS, OwnAttention, entry)
+    layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": OwnAttention()})])
+    model = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"layers": layers})})
+    with recording.record_attention(model) as found:
+        output = layers[0]["self_attn"](torch.ones(1))
+    assert found[0].name == "encoder.0.self" and found[0].weights["read"] is output
 
 
 needs_torch_2 = pytest.mark.skipif(

@@ -66,6 +66,11 @@ def test_mean_and_spread_over_seeds(tmp_path):
     assert report(tmp_path / "report.html", tmp_path / "out")["seeds"] == [expected]
 
 
+def test_five_models_with_five_seeds_fit_on_a_page(tmp_path):
+    runs = [f"{number}={LOGS / 'simple.log'}" for number in range(25)]
+    assert len(report(tmp_path / "report.html", *runs)["runs"]) == 25
+
+
 def test_translations_in_a_folder_of_several_runs_belong_to_none(tmp_path):
     folder = write_run(tmp_path / "first", updates=2000)
     write_translations(folder, ["one"], ["eins"], ["one"])

@@ -149,6 +149,9 @@ def test_every_shard_and_every_continuation_of_the_text_is_read(tmp_path, capsys
     status, output = make(folder)
     assert not status and "from 5 of 5 pairs" in capsys.readouterr().out
     assert {*read_lexicon(output).candidates} == {"", "</s>", *" ".join(SOURCE).split()}
+    dictionary = folder / "dict.en.txt"  # luna-prepare-bitext also writes the dictionaries here
+    dictionary.write_bytes((folder / "shard0" / "dict.en.txt").read_bytes())
+    assert make_shortlist.main([str(folder), "--output", str(dictionary)]) == 1
 
 
 @pytest.mark.parametrize("words", [["-s", "en"], ["-t", "de"], ["-s", "en", "-t", "de"]])

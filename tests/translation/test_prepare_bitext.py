@@ -92,7 +92,8 @@ def test_shards_hold_the_pairs_in_turn(prepare, text, tmp_path):
         lines = read(text / f"train.{language}")
         assert [text_of(shard, "train", language) for shard in shards] == [lines[n::3] for n in range(3)]
         assert text_of(shards[0], "test", language) == read(text / f"test.{language}")
-        assert len({(shard / f"dict.{language}.txt").read_bytes() for shard in shards}) == 1
+        folders = (tmp_path / "out", *shards)  # from_pretrained(.., "out") reads the dictionaries of "out"
+        assert len({(folder / f"dict.{language}.txt").read_bytes() for folder in folders}) == 1
     assert prepare("--shards", "3")[1].count("finished before") == 2
     assert "200 training pairs are left for --shards 201" in prepare("--shards", "201")[2]
 

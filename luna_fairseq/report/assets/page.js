@@ -31,7 +31,7 @@ const theme = {
     const colours = PALETTE[this.dark ? "dark" : "light"];
     return colours[place % colours.length];
   },
-  // Neighbouring runs differ in colour and dashes, and any two runs differ in at least one of them.
+  // Neighbouring runs differ in colour and dashes, and any two of the first 24 differ in at least one of them.
   dash(place) {
     return DASHES[(place + Math.floor(place / PALETTE.light.length)) % DASHES.length];
   },
