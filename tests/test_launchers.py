@@ -109,6 +109,21 @@ def test_stopped_launcher(name, status, tmp_path):
     assert process.communicate(timeout=30)[0] == "stopped\n" and process.returncode == status
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_before_the_launcher_has_processes(name, tmp_path):
+    """The launcher imports torch for seconds. A signal ends it then."""
+    write(tmp_path / "python", '[[ "$*" == *--dry-run* ]] && exit 0\necho ready\nexec sleep 15')
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        ["bash", str(TORCHRUN), "--gpus", "1", "r", "d"], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(getattr(signal, name))
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
 @pytest.mark.parametrize("statuses, expected", [("143 143", 143), ("1 143", 1), ("0 0", 0)])
 def test_status_of_torchs_launcher(statuses, expected):
     """The first process that ends decides: a rank that cannot save ends before the others."""
