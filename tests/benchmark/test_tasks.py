@@ -148,8 +148,9 @@ def test_operations_of_prepared_linear_layers_are_counted(prepare):
     assert counter.get_total_flops() == 2 * 5 * 8 * 6
 
 
-def test_only_attention_is_measured_without_fairseq():
-    program = "import sys; sys.modules['fairseq'] = None; import luna_fairseq.benchmark.{} as it; it.main()"
+def test_only_attention_is_measured_with_torch_alone():
+    program = "import sys; sys.modules['fairseq'] = sys.modules['tqdm'] = None; "
+    program += "import luna_fairseq.benchmark.{} as it; it.main()"
     for module, words, message in (
         ("__main__", f"causal --check {HEADS}", "chunk"),
         ("gpu", "--device cpu --minutes 1e-9 --only train", "Choose from parity, causal"),
