@@ -455,6 +455,18 @@ def test_rows_that_are_compared_with_nothing_have_no_error(capsys):
     assert errors["cumsum"] == errors["sdpa"] == "-" and 0 <= float(errors["parallel"]) < 1
 
 
+@pytest.mark.parametrize(
+    "words, used", [("attention --force softmax=naive", True), ("causal --force causal=chunk", False)]
+)
+def test_a_forced_form_is_recorded_and_used(words, used, tmp_path, capsys):
+    """The rows of causal name their forms, so that nothing is forced."""
+    path = tmp_path / "x.json"
+    assert main([*words.split(), "--check", *HEADS.split(), "--json", str(path)]) == (0 if used else 1)
+    form = words.split()[-1]
+    assert json.loads(path.read_text())["environment"]["force"] == [form]
+    assert (f"{form} was never used" in capsys.readouterr().err) != used
+
+
 def test_the_clock_waits_for_the_gpu_that_is_measured(monkeypatch):
     chosen = []
     on_gpu = Namespace(device=torch.device("cuda:1"))
