@@ -467,6 +467,15 @@ def test_a_forced_form_is_recorded_and_used(words, used, tmp_path, capsys):
     assert (f"{form} was never used" in capsys.readouterr().err) != used
 
 
+def test_a_model_with_triton_is_skipped_where_the_kernels_cannot_run(monkeypatch):
+    asked = []
+    monkeypatch.setattr(models, "why_not_triton", lambda *inputs: asked.append(inputs) or "no triton")
+    task = task_of("train --dtype float16 --projection-length 32")
+    reasons = {name: task.skip_reason(row, {"T": 8}) for name, row in task.variants().items()}
+    assert [name for name, reason in reasons.items() if reason == "no triton"] == ["luna-32-triton"]
+    assert asked == [(torch.device("cpu"), torch.float16, 64, 32)]
+
+
 def test_the_clock_waits_for_the_gpu_that_is_measured(monkeypatch):
     chosen = []
     on_gpu = Namespace(device=torch.device("cuda:1"))
