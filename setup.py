@@ -6,9 +6,11 @@ of fairseq, installed under another name, and a requirement would install a seco
 """
 
 import re
+import shutil
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).resolve().parent
 
@@ -26,6 +28,15 @@ def read_readme() -> str:
     """Return the text of README.md, or "" if the file does not exist."""
     readme = HERE / "README.md"
     return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+class CleanBuild(build_py):
+    """Build that first removes the files of an earlier build, some of which may have been deleted since."""
+
+    def run(self) -> None:
+        if not getattr(self, "editable_mode", False):  # setuptools 64 and later
+            shutil.rmtree(Path(self.build_lib) / "luna_fairseq", ignore_errors=True)
+        super().run()
 
 
 # luna_fairseq/requirements.py has the names of these extras for messages about missing packages.
@@ -74,6 +85,7 @@ BESIDE = {"luna_fairseq.configs": "configs", "luna_fairseq.examples": "examples"
 
 setup(
     name="luna_fairseq",
+    cmdclass={"build_py": CleanBuild},
     version=read_version(),
     description="Luna (Linear Unified Nested Attention) as a fairseq plugin, with the Apollo optimizer",
     long_description=read_readme(),

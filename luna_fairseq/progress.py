@@ -4,7 +4,10 @@ import sys
 from contextlib import contextmanager
 from typing import Any, Iterable, Iterator, Optional, TypeVar
 
-from tqdm import tqdm
+try:
+    from tqdm import tqdm
+except ImportError:  # the benchmarks of attention run with torch alone, without bars
+    tqdm = None
 
 Item = TypeVar("Item")
 _quiet = False
@@ -31,7 +34,7 @@ def progress(
     items: Iterable[Item], description: str, unit: str = "lines", total: Optional[int] = None
 ) -> Iterator[Item]:
     """Iterate over items and show a progress bar. ``total`` is the number of items, if it is known."""
-    return iter(progress_bar(description, total, unit, items))
+    return iter(items) if tqdm is None else iter(progress_bar(description, total, unit, items))
 
 
 def progress_bar(
@@ -57,5 +60,5 @@ def read_with_progress(file: Any, description: str, size: Optional[int], start: 
 
 def say(line: str) -> None:
     """Print a line to standard output, above any progress bars."""
-    tqdm.write(line)
+    print(line) if tqdm is None else tqdm.write(line)
     sys.stdout.flush()

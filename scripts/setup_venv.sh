@@ -8,7 +8,8 @@
 #                       CPython 3.8 to 3.10) (default: fairseq-fixed)
 #   PYTHON=python3.12   interpreter to use (default: the first supported one of python3.11, 3.12, 3.13 and python3; with
 #                       ENGINE=fairseq of python3.8, 3.9, 3.10 and python3)
-#   VENV=path           environment to fill (default: .venv). If it has torch or fairseq, they are kept.
+#   VENV=path           environment to fill (default: .venv). An environment of your own keeps its torch and fairseq. One that
+#                       this script made is emptied and built again, unless you installed a fork of fairseq into it.
 #
 # The settings of pip (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, PIP_NO_CACHE_DIR, pip.conf) apply.
 set -euo pipefail
@@ -90,13 +91,12 @@ pip_install() {
   logged "$what" "$VENV/bin/python" -m pip install ${PINS[@]+"${PINS[@]}"} "$@"
 }
 
-runs_python() { # succeeds if the interpreter of the environment is 3.$1
-  "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, int(sys.argv[1])))' "$1"
-}
-
 has_module() { "$VENV/bin/python" -c "import importlib.util as u, sys; sys.exit(u.find_spec('$1') is None)"; }
 
-has_gpu() { command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
+has_gpu() {
+  local gpus # not a pipe: grep -q ends early, and pipefail would report the SIGPIPE of nvidia-smi
+  gpus="$(nvidia-smi -L 2>/dev/null)" && grep -q '^GPU ' <<<"$gpus"
+}
 
 # The alarm also ends a name look-up that hangs, which pip's timeouts do not.
 reachable() {
@@ -105,17 +105,20 @@ signal.alarm(8)
 urllib.request.urlopen(sys.argv[1], timeout=5)' "$1" >/dev/null 2>&1
 }
 
-require_space() { # fails if less than $1 GiB are free
-  local free
-  free="$(df -Pk "$VENV" | awk 'NR == 2 { print int($4 / 1048576) }')"
-  ((free >= $1)) || die "$VENV needs about $1 GiB, and $free GiB are free. Free some space, or give another VENV=path."
+require_space() { # fails if there is no space for torch. $1 is the number of KiB that will be freed first
+  local free need=3
+  if has_gpu; then need=10; fi
+  free="$(df -Pk "$VENV" | awk -v freed="$1" 'NR == 2 { print int(($4 + freed) / 1048576) }')"
+  ((free >= need)) || die "$VENV needs about $need GiB, and $free GiB are free. Free some space, or give another VENV=path."
 }
 
-require_compiler() {
+require_compiler() { # fails if fairseq must be compiled for the interpreter $1, and cannot be
   local compiler="${CXX:-c++}" headers
+  # On Linux there are wheels for CPython 3.8 (fairseq) and 3.12 (fairseq-fixed); elsewhere the source is compiled.
+  if "$1" -c 'import sys; sys.exit(sys.version_info[1] not in (8, 12))'; then return; fi
   command -v "${compiler%% *}" >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 ||
     die "fairseq must be compiled, but there is no C++ compiler. Install g++ (Debian, Ubuntu: apt install build-essential)."
-  headers="$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+  headers="$("$1" -c 'import sysconfig; print(sysconfig.get_path("include"))')"
   [[ -f "$headers/Python.h" ]] ||
     die "$headers/Python.h is missing. Install the Python headers (Debian, Ubuntu: apt install python3-dev for this version)."
 }
@@ -136,23 +139,27 @@ create() {
   if [[ -e "$VENV" && ! -f "$VENV/pyvenv.cfg" && ! -f "$OWNER" ]] && [[ -n "$(ls -A "$VENV")" ]]; then
     die "$VENV is not a virtual environment. Remove it, or give another folder with VENV=path."
   fi
-  if [[ -f "$OWNER" ]] && ! foreign_fairseq; then # keep the owner file, so that a killed run can be repeated
-    find "$VENV" -mindepth 1 -maxdepth 1 ! -path "$OWNER" -exec rm -rf {} +
-  fi
-  if [[ -f "$VENV/pyvenv.cfg" ]]; then
+  if [[ -f "$VENV/pyvenv.cfg" ]] && { [[ ! -f "$OWNER" ]] || foreign_fairseq; }; then
     "$VENV/bin/python" -c '' 2>/dev/null || die "$VENV/bin/python does not run. Remove $VENV and try again."
     fits "$VENV/bin/python" || die "$VENV holds $("$VENV/bin/python" --version 2>&1), and $ENGINE needs $CPYTHON. Give another VENV=path."
     say "1/4 filling the existing $VENV"
+    rm -f "$STAMP"
     : >"$LOG"
     return
   fi
   local python
   python="$(find_python)"
+  # If the environment is activated, its own interpreter is found, which would be removed with it.
+  python="$("$python" -c 'import os, sys; print(os.path.realpath(sys.executable))')"
   "$python" -c 'import venv, ensurepip' 2>/dev/null ||
     die "$python has no venv module (Debian, Ubuntu: apt install python3-venv for that version)"
-  say "1/4 creating $VENV with $("$python" --version 2>&1)"
+  require_compiler "$python"
   mkdir -p "$VENV"
-  touch "$OWNER"
+  require_space "$(du -sk "$VENV/" | cut -f 1)"
+  say "1/4 creating $VENV with $("$python" --version 2>&1)"
+  touch "$OWNER" # kept, so that a killed run can be repeated
+  rm -f "$STAMP"
+  find "$VENV" -mindepth 1 -maxdepth 1 ! -path "$OWNER" -exec rm -rf {} +
   : >"$LOG"
   logged "creating $VENV" "$python" -m venv "$VENV"
 }
@@ -164,17 +171,15 @@ install_torch() {
   if has_module torch; then
     say "2/4 using the installed torch; installing build tools"
   else
+    require_space 0
     if has_gpu; then
-      require_space 10
       # A CPU build offered beside the CUDA build would win by its version, 2.13.0+cpu > 2.13.0.
       wanted="$(sed -n "s/^torch==\([^;]*\); python_version $MARKER\$/torch!=\1+cpu/p" constraints.txt)"
       say "2/4 installing torch with CUDA (several GB)"
     elif reachable "$TORCH_CPU_INDEX/torch/"; then
-      require_space 3
       options=(--extra-index-url "$TORCH_CPU_INDEX")
       say "2/4 installing torch for the CPU"
     else
-      require_space 3
       say "2/4 installing torch from pip's own index ($TORCH_CPU_INDEX does not answer: it may be a large CUDA build)"
     fi
     pip_install "installing torch" ${options[@]+"${options[@]}"} "$wanted"
@@ -187,8 +192,7 @@ install_fairseq() {
     say "3/4 using the installed fairseq"
     return
   fi
-  # On Linux there are wheels for CPython 3.8 (fairseq) and 3.12 (fairseq-fixed); elsewhere the source is compiled.
-  if ! runs_python 8 && ! runs_python 12; then require_compiler; fi
+  require_compiler "$VENV/bin/python"
   say "3/4 installing fairseq (compiles for about three minutes, unless pip has it in its cache)"
   # With build isolation pip would download a second torch. Dependencies are installed below, without torchaudio: it must
   # match the build of torch, and neither text tasks nor this package import it.
@@ -245,7 +249,6 @@ if command -v flock >/dev/null 2>&1; then
     if up_to_date; then exit 0; fi
   fi
 fi
-rm -f "$STAMP"
 create
 # The pins apply only to an environment that this script created.
 PINS=()

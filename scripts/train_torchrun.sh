@@ -20,7 +20,7 @@ On several nodes, start the script on each node with its own --node-rank (0, 1, 
 After SIGTERM or SIGHUP the training saves and ends with status 143. Start it again to continue.
 
 example:
-  scripts/train_torchrun.sh --gpus 4 bitext/small_anchored data --max-epoch 10
+  scripts/train_torchrun.sh --gpus 4 wmt14_en_de/luna_16_softplus_tied wmt14/moses --max-epoch 10
 HELP
 }
 
@@ -72,11 +72,18 @@ if [[ -n "$dry_run" ]]; then
 fi
 
 # After a signal torch's launcher kills its processes within 30 seconds (newer versions: within this time). The signal is sent
-# to the processes directly, so that they have the time to finish the update and to save.
+# to the processes directly, so that they have the time to finish the update and to save. The launcher gets the signal only
+# while it has no processes.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}"
 "${launch[@]}" &
 launcher=$!
-trap 'signalled=yes; kill -TERM $(cat /proc/"$launcher"/task/*/children) || true' TERM HUP
+stop() {
+  local processes
+  signalled=yes
+  processes="$(cat /proc/"$launcher"/task/*/children)" || true
+  kill -TERM ${processes:-"$launcher"} || true
+}
+trap stop TERM HUP
 trap 'signalled=yes; kill -INT "$launcher" || true' INT
 signalled=yes
 while [[ $signalled ]]; do # a signal ends the wait, also if the launcher has ended in the meantime

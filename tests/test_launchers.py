@@ -13,7 +13,12 @@ SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 TORCHRUN, SBATCH = SCRIPTS / "train_torchrun.sh", SCRIPTS / "train_slurm.sbatch"
 RECIPE = "luna_16_elu_tied"
 TRAIN = "-m luna_fairseq.commands.train"
-JOB = {"SLURM_JOB_ID": "1050007", "SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "8"}
+JOB = {
+    "SLURM_JOB_ID": "1050007",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_GPUS_ON_NODE": "8",
+    "SLURM_CPUS_PER_TASK": "6",
+}
 
 
 def write(path, text):
@@ -104,6 +109,21 @@ def test_stopped_launcher(name, status, tmp_path):
     assert process.communicate(timeout=30)[0] == "stopped\n" and process.returncode == status
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_before_the_launcher_has_processes(name, tmp_path):
+    """The launcher imports torch for seconds. A signal ends it then."""
+    write(tmp_path / "python", '[[ "$*" == *--dry-run* ]] && exit 0\necho ready\nexec sleep 15')
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        ["bash", str(TORCHRUN), "--gpus", "1", "r", "d"], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    process.send_signal(getattr(signal, name))
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
 @pytest.mark.parametrize("statuses, expected", [("143 143", 143), ("1 143", 1), ("0 0", 0)])
 def test_status_of_torchs_launcher(statuses, expected):
     """The first process that ends decides: a rank that cannot save ends before the others."""
@@ -137,12 +157,13 @@ def test_a_signal_to_the_launcher_as_well(number):
 
 @pytest.mark.parametrize("status", [0, 1, 143])
 def test_slurm_job(status, tmp_path):
-    write(tmp_path / "srun", f'echo srun "$@"; exit {status}')
+    write(tmp_path / "python", '[[ "$*" == *device_count* ]] && echo 8; exit 0')
+    write(tmp_path / "srun", f'echo "$SRUN_CPUS_PER_TASK" srun "$@"; exit {status}')
     write(tmp_path / "scontrol", 'echo scontrol "$@"')
     done = run(SBATCH, "luna_16", "data", "--seed", "2", path=tmp_path, **JOB)
     lines = done.stdout.splitlines()
     assert lines[0] == (
-        f"srun --ntasks-per-node=1 --kill-on-bad-exit=1 python {TRAIN} luna_16 data --seed 2"
+        f"6 srun --ntasks-per-node=1 --kill-on-bad-exit=1 python {TRAIN} luna_16 data --seed 2"
         " --distributed-world-size 16 --distributed-port 10007"
     )
     assert lines[1:] == (["scontrol requeue 1050007"] if status == 143 else [])
@@ -153,6 +174,9 @@ def test_slurm_mistakes(tmp_path):
     assert "usage: sbatch" in run(SBATCH, "luna_16").stderr
     done = run(SBATCH, "r", "d", **{**JOB, "SLURM_GPUS_ON_NODE": ""})
     assert done.returncode == 1 and "the job has no GPUs" in done.stderr
+    write(tmp_path / "python", '[[ "$*" == *device_count* ]] && echo 0; exit 0')
+    done = run(SBATCH, "r", "d", path=tmp_path, **JOB)
+    assert done.returncode == 1 and "torch sees 0 GPUs, and the job has 8 on this node" in done.stderr
     write(tmp_path / "python", "exit 1")
     done = run(SBATCH, "r", "d", path=tmp_path, **JOB)
     assert done.returncode == 1 and "does not have luna_fairseq" in done.stderr

@@ -31,6 +31,8 @@ def installed(tmp_path_factory):
         shutil.copytree(str(ROOT / name), str(source / name))
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
         shutil.copy(str(ROOT / name), str(source))
+    (source / "build" / "lib" / "luna_fairseq").mkdir(parents=True)
+    (source / "build" / "lib" / "luna_fairseq" / "deleted.py").touch()  # of an earlier build
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target"]
     done = subprocess.run([*pip, str(folder), str(source)], cwd=str(source), capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
@@ -55,7 +57,7 @@ def test_every_module_and_note_is_installed(installed):
     expected = {path.relative_to(ROOT) for kind in ("*.py", "*.md") for path in package.rglob(kind)}
     expected |= {path.relative_to(ROOT) for path in (package / "report" / "assets").iterdir()}
     missing = {str(path) for path in expected if not (installed / path).is_file()}
-    assert not missing
+    assert not missing and not (installed / "luna_fairseq" / "deleted.py").exists()
     assert not (installed / "tests").exists() and not (installed / "configs").exists()
 
 

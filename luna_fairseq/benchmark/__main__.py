@@ -4,7 +4,7 @@ import argparse
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Type
+from typing import Any, Dict, List, Set, Type
 
 import torch
 
@@ -103,7 +103,8 @@ def build_parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """Run the chosen benchmarks, and print, save and plot their results.
 
-    Raise InputError after all measurements if an implementation failed or gave wrong results.
+    Raise InputError after all measurements if an implementation failed or gave wrong results, or if no call
+    used a form of ``--force``.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -124,6 +125,7 @@ def run(args: argparse.Namespace) -> None:
     description = describe_environment(args)
     print("\n".join(f"{name}: {value}" for name, value in description.items()), flush=True)
     sections: List[Section] = []
+    used: Set[str] = set()  # forced forms that a call has used
 
     def write() -> None:
         if args.json is not None:
@@ -134,12 +136,19 @@ def run(args: argparse.Namespace) -> None:
         options = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
         task = TASKS[name](argparse.Namespace(**options))
         sections.append(Section(name, task.rate, changed=write))
-        with force_forms([*args.force_first, *args.force]):
+        with force_forms(description["force"]) as chosen:
             measure(task, sections[-1])
+        used.update(f"{operation}={form}" for operation, forms in chosen.items() for form in forms)
     measured = [section for section in sections if section.results]
     if args.plot is not None and measured:
         write_png(args.plot, measured, description)
     failed = [f"{row} was not measured: {why}" for s in sections for row, why in s.failed.items()]
+    failed += [
+        f"{name} was never used: no row has supported inputs and leaves the form of this operation open. "
+        "Choose other rows or sizes, or leave --force out"
+        for name in description["force"]
+        if name not in used
+    ]
     if failed:
         raise InputError("; ".join(failed))
 

@@ -37,7 +37,8 @@ CHOICES = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
     """Context manager that forces an implementation for each operation in "OPERATION=IMPLEMENTATION" strings.
 
-    It yields a dictionary that maps each operation to the names of the implementations that ran.
+    It yields a dictionary that maps each operation to the names of the implementations that were chosen.
+    Calls that name an implementation themselves do not count.
     """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:

@@ -23,6 +23,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.bfloat16_linear import has_bfloat16_products, use_bfloat16
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
+from luna_fairseq.ops.causal_luna.triton import why_not_triton
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import ROLES, PeerAttention
 
@@ -260,6 +261,11 @@ class ModelTask(Task):
     def skip_reason(self, variant: ModelVariant, case: Case) -> str:
         if variant.change is use_bfloat16 and not has_bfloat16_products():
             return "this CPU has no products in bfloat16"
+        if variant.options.get("luna_backend") == "triton":
+            head_width = self.model_sizes["embed_dim"] // self.model_sizes["attention_heads"]
+            dtype = DTYPES[variant.dtype or self.args.dtype]
+            length = variant.options["projection_length"]
+            return why_not_triton(torch.device(self.args.device), dtype, head_width, length)
         return missing_sdpa() if variant.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:

@@ -54,6 +54,7 @@ def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
         "logical_cpus": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
         **{name: getattr(args, name) for name in ("repetitions", "threads", "device", "seed")},
+        "force": [*args.force_first, *args.force],
         "python": platform.python_version(),
         "torch": torch.__version__,
         "fairseq": getattr(sys.modules.get("fairseq"), "__version__", None),

@@ -92,7 +92,9 @@ def recipe_folder() -> Path:
     In an installed package, the folder is inside the package. In a checkout, it is beside the package.
     """
     package = Path(luna_fairseq.__file__).resolve().parent
-    folders = (package / "configs", package.parent / "configs")
+    folders = [package / "configs", package.parent / "configs"]
+    if (package.parent / "setup.py").is_file():
+        folders.reverse()  # `pip install .` may have left a copy in the package of a checkout
     return next((path for path in folders if path.is_dir()), folders[0])
 
 

@@ -17,6 +17,7 @@ import inspect
 import logging
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 logger = logging.getLogger(__name__)
@@ -135,8 +136,11 @@ def find_target(target: str) -> Tuple[Any, str]:
     owner: Any = None
     try:
         if module.startswith("fairseq_cli."):
-            main = sys.modules.get("__main__")  # python -m runs the module under this name
+            # A command that is run by python -m, or by the path of its file, has the module name __main__.
+            main = sys.modules.get("__main__")
             is_main = getattr(getattr(main, "__spec__", None), "name", None) == module
+            file = Path(getattr(main, "__file__", None) or "").absolute()
+            is_main = is_main or file.parts[-2:] == ("fairseq_cli", f"{module.split('.')[1]}.py")
             owner = main if is_main else sys.modules.get(module)
         elif module:
             owner = importlib.import_module(module)

@@ -63,6 +63,13 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
         distributed.distributed_backend = "gloo"
     if distributed.distributed_no_spawn:
         return call_main(cfg, main, **kwargs)
+    nodes = int(os.environ.get("SLURM_STEP_NUM_NODES", 1))
+    if on_cpu and nodes > 1:
+        reason = "--cpu is set" if cfg.common.cpu else "torch sees no GPU"
+        raise InputError(
+            f"{reason}, so each of the {nodes} nodes of this SLURM job would train a separate model. Use one "
+            "node, or a build of torch that supports the GPUs and their driver"
+        )
     reported = torch.multiprocessing.get_context("spawn").Value("b", 0)
     if is_command():
         main = functools.partial(_report_in_child, main, reported)

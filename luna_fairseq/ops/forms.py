@@ -69,8 +69,8 @@ class FormTable:
         ValueError if no implementation has the name ``form``, or if no condition holds.
         """
         if form is not None:
-            name = self.find(form).name
-        elif self._forced is not None and self._forced.possible(*inputs):
+            return self.find(form).name
+        if self._forced is not None and self._forced.possible(*inputs):
             name = self._forced.name
         else:
             for each in self.forms:
@@ -96,8 +96,8 @@ class FormTable:
         """Context manager in which all threads use one implementation for all inputs that it supports.
 
         The context manager is meant for tests and measurements. It yields a list to which each call of the
-        operation appends the name of its implementation. If ``name`` is None, implementations are chosen as
-        usual.
+        operation appends the name of its implementation. Calls that name an implementation themselves do not
+        count. If ``name`` is None, implementations are chosen as usual.
         """
         outer = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []

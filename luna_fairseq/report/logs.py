@@ -174,6 +174,7 @@ class _LogReader:
 
     def __init__(self) -> None:
         self._log = Log()
+        self._lines = 0  # number of lines with statistics so far
         self._formats: List[_LineFormat] = []
         # Formats, keyed by the kind of line. The newest one is tried first, because most lines repeat it.
         self._newest_formats: Dict[str, List[_LineFormat]] = {}
@@ -191,9 +192,7 @@ class _LogReader:
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:
             tables.setdefault(line_format.table_name, []).append(line_format.table())
-        self._log.tables = {
-            name: _drop_repeated_updates(_concatenate(parts)) for name, parts in tables.items()
-        }
+        self._log.tables = {name: _drop_repeated_updates(_merge(parts)) for name, parts in tables.items()}
         return self._log
 
     def _read_line(self, line: str) -> None:
@@ -228,6 +227,8 @@ class _LogReader:
         or the name of a table. The line is matched with the formats of earlier lines of this kind. If none
         fits, a new :class:`_LineFormat` is stored. A line without an update count is ignored.
         """
+        self._lines += 1
+        head_names, head_values = ("_line", *head_names), (str(self._lines), *head_values)
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:
             match = line_format.match(statistics)
@@ -279,14 +280,19 @@ def _to_number(text: str) -> float:
         return float("nan")
 
 
-def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables of log statistics. A column that a table lacks is filled with NaN."""
+def _merge(tables: List[Table]) -> Table:
+    """Merge tables of log statistics by their column ``_line``, the order of their lines in the log.
+
+    The column is removed. A column that a table lacks is filled with NaN.
+    """
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
-    return {
+    merged = {
         name: np.concatenate([table.get(name, np.full(size, np.nan)) for table, size in zip(tables, sizes)])
         for name in names
     }
+    order = np.argsort(merged.pop("_line"))
+    return {name: values[order] for name, values in merged.items()}
 
 
 def _drop_repeated_updates(table: Table) -> Table:

@@ -148,8 +148,9 @@ def test_operations_of_prepared_linear_layers_are_counted(prepare):
     assert counter.get_total_flops() == 2 * 5 * 8 * 6
 
 
-def test_only_attention_is_measured_without_fairseq():
-    program = "import sys; sys.modules['fairseq'] = None; import luna_fairseq.benchmark.{} as it; it.main()"
+def test_only_attention_is_measured_with_torch_alone():
+    program = "import sys; sys.modules['fairseq'] = sys.modules['tqdm'] = None; "
+    program += "import luna_fairseq.benchmark.{} as it; it.main()"
     for module, words, message in (
         ("__main__", f"causal --check {HEADS}", "chunk"),
         ("gpu", "--device cpu --minutes 1e-9 --only train", "Choose from parity, causal"),
@@ -453,6 +454,27 @@ def test_rows_that_are_compared_with_nothing_have_no_error(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     errors = {line[1]: line[3] for line in lines}
     assert errors["cumsum"] == errors["sdpa"] == "-" and 0 <= float(errors["parallel"]) < 1
+
+
+@pytest.mark.parametrize(
+    "words, used", [("attention --force softmax=naive", True), ("causal --force causal=chunk", False)]
+)
+def test_a_forced_form_is_recorded_and_used(words, used, tmp_path, capsys):
+    """The rows of causal name their forms, so that nothing is forced."""
+    path = tmp_path / "x.json"
+    assert main([*words.split(), "--check", *HEADS.split(), "--json", str(path)]) == (0 if used else 1)
+    form = words.split()[-1]
+    assert json.loads(path.read_text())["environment"]["force"] == [form]
+    assert (f"{form} was never used" in capsys.readouterr().err) != used
+
+
+def test_a_model_with_triton_is_skipped_where_the_kernels_cannot_run(monkeypatch):
+    asked = []
+    monkeypatch.setattr(models, "why_not_triton", lambda *inputs: asked.append(inputs) or "no triton")
+    task = task_of("train --dtype float16 --projection-length 32")
+    reasons = {name: task.skip_reason(row, {"T": 8}) for name, row in task.variants().items()}
+    assert [name for name, reason in reasons.items() if reason == "no triton"] == ["luna-32-triton"]
+    assert asked == [(torch.device("cpu"), torch.float16, 64, 32)]
 
 
 def test_the_clock_waits_for_the_gpu_that_is_measured(monkeypatch):

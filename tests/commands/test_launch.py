@@ -58,6 +58,13 @@ def test_another_component_than_the_recipes(given, left_out):
     assert any(all(name in note for name in left_out) for note in found.notes[2:]) == bool(left_out)
 
 
+def test_the_example_of_the_torchrun_script():
+    script = Path(__file__).resolve().parents[2] / "scripts" / "train_torchrun.sh"
+    example = next(line.split() for line in script.read_text().splitlines() if line.startswith("  scripts/"))
+    _, option, gpus, recipe, _, *given = example
+    assert option == "--gpus" and launch(recipe, *given, "--distributed-world-size", gpus)
+
+
 def test_a_batch_of_sequences():
     words, said = launch("base_16gb", "--batch-size", "8", gpus=4)
     assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"

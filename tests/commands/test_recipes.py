@@ -190,6 +190,18 @@ def test_the_list(capsys):
     assert "lra/listops " in listed[names.index("lra/listops")] and "ListOps, of 500" in "".join(listed)
 
 
+@pytest.mark.parametrize("is_checkout", [True, False])
+def test_a_copy_in_the_package_of_a_checkout_is_not_read(is_checkout, tmp_path, monkeypatch):
+    """pip install . in the environment of a checkout writes a copy of configs/ into its package."""
+    for folder in (tmp_path / "luna_fairseq" / "configs", tmp_path / "configs"):
+        folder.mkdir(parents=True)
+    if is_checkout:
+        (tmp_path / "setup.py").touch()
+    monkeypatch.setattr("luna_fairseq.__file__", str(tmp_path / "luna_fairseq" / "__init__.py"))
+    expected = tmp_path / "configs" if is_checkout else tmp_path / "luna_fairseq" / "configs"
+    assert recipe_folder() == expected.resolve()
+
+
 def test_showing_a_recipe_prints_its_commands(capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert show_recipes.main(["masked_lm/small"]) == 0

@@ -4,6 +4,7 @@ import logging
 import runpy
 import sys
 import types
+from importlib.util import find_spec
 
 import pytest
 
@@ -102,9 +103,13 @@ def test_states_of_a_patch_that_is_not_applied(engine):
     assert unwanted.state == LEFT_OUT and engine.shout("a") == "A"
 
 
-def test_a_spawned_process_of_python_m_calls_the_replacement(monkeypatch):
+@pytest.mark.parametrize("by_path", [False, True])
+def test_a_spawned_process_of_a_command_calls_the_replacement(by_path, monkeypatch):
     """multiprocessing copies the main module, so its functions have other globals than its attributes."""
-    content = runpy.run_module("fairseq_cli.score", run_name="__mp_main__", alter_sys=True)
+    if by_path:
+        content = runpy.run_path(find_spec("fairseq_cli.score").origin, run_name="__mp_main__")
+    else:
+        content = runpy.run_module("fairseq_cli.score", run_name="__mp_main__", alter_sys=True)
     copy = types.ModuleType("__mp_main__")
     copy.__dict__.update(content)
     monkeypatch.setitem(sys.modules, "__main__", copy)

@@ -5,6 +5,7 @@ from argparse import Namespace
 import pytest
 
 from luna_fairseq.engine.processes import _start_processes
+from luna_fairseq.errors import InputError
 
 
 def make_options(method=None):
@@ -40,3 +41,15 @@ def test_ranks_of_torchrun_are_used(method, size, is_used, monkeypatch):
     )
     assert distributed.distributed_init_method == "env://" and distributed.distributed_no_spawn
     assert distributed.distributed_backend == "gloo"
+
+
+@pytest.mark.parametrize("cpu, reason", [(True, "--cpu is set"), (False, "torch sees no GPU")])
+def test_cpus_of_several_slurm_nodes_are_refused(cpu, reason, monkeypatch):
+    """fairseq's processes on CPUs connect to localhost, so that each node would train a model of its own."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
+    distributed = make_options()
+    distributed.distributed_world_size = 16
+    cfg = Namespace(distributed_training=distributed, common=Namespace(bf16=False, cpu=cpu, tpu=False))
+    with pytest.raises(InputError, match=f"{reason}, so each of the 2 nodes"):
+        _start_processes(lambda *_: None, cfg, "main")

@@ -112,6 +112,16 @@ def test_updates_repeated_after_a_restart_count_once(tmp_path):
         assert log.tables["train_inner"]["wps"].tolist() == [30000, 30000, 60000, 60000, 60000]
 
 
+def test_lines_that_change_back_to_earlier_columns_keep_their_order(tmp_path):
+    """On a GPU, lines have gb_free. A run goes from a CPU to a GPU and back, and repeats update 400."""
+    lines = [INNER.format(**figures(update)) for update in (100, 200, 300, 400, 400, 500)]
+    for number in (0, 1, 4, 5):
+        lines[number] = lines[number].replace("gb_free=20.5, ", "")
+    log = read(tmp_path, "".join(lines))
+    assert updates(log) == [100, 200, 300, 400, 500]
+    assert np.isnan(log.tables["train_inner"]["gb_free"]).tolist() == [True, True, False, True, True]
+
+
 def test_the_same_log_twice_is_one_run():
     once, twice = read_logs([LOGS / "json.log"]), read_logs([LOGS / "json.log", LOGS / "json.file"])
     assert updates(twice) == updates(once)
