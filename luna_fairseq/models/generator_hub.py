@@ -71,9 +71,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         super().__init__(cfg, task, models)
         check_tokenizer(self.bpe, self.src_dict, self.tgt_dict, options=cfg.bpe)
         # fairseq disables attention weights on loading, but translate(..., print_alignment=...) needs them.
-        for module in self.modules():
-            if hasattr(module, "need_attn"):
-                module.need_attn = True
+        # The option of the same name in a layer would make every layer compute weights in every step.
+        for model in self.models:
+            if hasattr(model.decoder, "need_attn"):
+                model.decoder.need_attn = True
 
     def encode(self, sentence: str) -> Tensor:
         """Encode a text as token indices [length]. ``<sep>`` separates the sentences of a document."""

@@ -297,6 +297,9 @@ def test_weights_over_the_source_are_computed_only_where_they_are_needed(monkeyp
     assert has_weights(peer.eval()) and not has_weights(peer.train())
     peer.eval().make_generation_fast_(need_attn=False)
     assert not has_weights(peer)
+    peer = translator().eval()
+    peer.make_generation_fast_(need_attn="hard")  # --print-alignment
+    assert has_weights(peer)
     task = Task()
     task.cfg = Namespace(load_alignments=True)
     assert has_weights(model(PeerTransformer, task=task).train())
