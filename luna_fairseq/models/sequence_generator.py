@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import BeamSearch, DiverseBeamSearch
+from fairseq.search import BeamSearch, DiverseBeamSearch, PrefixConstrainedBeamSearch
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator, SequenceGeneratorWithAlignment
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.shortlist import select_outputs
@@ -197,6 +197,11 @@ class Generator(SequenceGenerator):
         net_input = sample["net_input"]
         shortlist = getattr(self.model.single_model, "shortlist", None)
         if shortlist is not None:
+            if isinstance(self.search, PrefixConstrainedBeamSearch):
+                raise InputError(
+                    "prefix_allowed_tokens_fn may allow only pieces that the shortlist lacks: load the model "
+                    "without shortlist"
+                )
             needed = [torch.tensor([self.eos])]
             needed += [] if prefix_tokens is None else [prefix_tokens]
             needed += [] if constraints is None else [constraints[:, 1:]]  # without their number
