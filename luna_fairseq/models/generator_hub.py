@@ -263,8 +263,10 @@ class LanguageModelHub(GeneratorHub):
         """
         model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
-        # The input is shifted right by one token, and a line begins with the end-of-sentence token.
-        shifted = torch.cat([tokens[-1:], tokens[:-1]])[None]
+        # The input is shifted right by one token. As in fairseq, the first one begins a line.
+        has_bos = getattr(self.task.args, "add_bos_token", False)
+        first = self.src_dict.bos() if has_bos else self.src_dict.eos()
+        shifted = torch.cat([tokens.new_tensor([first]), tokens[:-1]])[None]
         for segment in shifted.split(self.SEGMENT, dim=1):
             model(segment, stream=stream)
         return stream

@@ -133,3 +133,15 @@ def test_a_peer_computes_weights_over_the_source_for_alignments_only(load, monke
     assert not calls
     found = hub.generate(hub.encode("w1 w2 w3"), 2, print_alignment="hard", **length)
     assert found[0]["alignment"] and len(calls) == 6  # one layer in each step
+
+
+@pytest.mark.parametrize("add_bos_token", [False, True])
+def test_a_line_that_is_read_has_the_score_of_a_line_alone(add_bos_token, load):
+    hub, logits = load("causal LM"), []
+    hub.task.args.add_bos_token = add_bos_token
+    handle = hub.models[0].register_forward_hook(lambda *given: logits.append(given[-1][0]))
+    hub.read("w1 w2")
+    handle.remove()
+    expected = hub.score("w1 w2")["positional_scores"]
+    lprobs = logits[0][0, :2].log_softmax(dim=-1)
+    torch.testing.assert_close(lprobs.gather(1, hub.encode("w1 w2")[:2, None])[:, 0], expected)
