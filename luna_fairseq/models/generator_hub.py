@@ -168,11 +168,16 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             kwargs = {**self._length_limits(kwargs), **kwargs}
             if not step_args:
                 return super().generate(tokenized_sentences, beam, **kwargs)
+        allowed_tokens = kwargs.get("prefix_allowed_tokens_fn")
         results = []
         for number, tokens in enumerate(tokenized_sentences):
             # In a batch, fairseq would sort the sentences, but not their prefixes.
             given = {name: values[number : number + 1] for name, values in step_args.items()}
             options = {**kwargs, "inference_step_args": given}
+            if allowed_tokens is not None:
+                options["prefix_allowed_tokens_fn"] = lambda _, prefix, number=number: allowed_tokens(
+                    number, prefix
+                )
             if constraints is not None:
                 phrases = constraints[number]
                 texts = [phrases] if isinstance(phrases, str) else phrases

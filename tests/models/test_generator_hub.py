@@ -135,6 +135,22 @@ def test_a_peer_computes_weights_over_the_source_for_alignments_only(load, monke
     assert found[0]["alignment"] and len(calls) == 6  # one layer in each step
 
 
+@pytest.mark.parametrize("prefixes", [None, torch.tensor([[7], [8]])])
+def test_allowed_tokens_are_those_of_their_sentences(prefixes, load):
+    hub, numbers = load(), set()
+
+    def allowed(number, tokens):
+        numbers.add(number)
+        return [2, 7, 8] if len(tokens) < 2 else [2, 11 + number]
+
+    sentences = [hub.encode(text) for text in ("w1", "w2 w3")]
+    given = None if prefixes is None else {"prefix_tokens": prefixes}
+    found = hub.generate(sentences, 2, prefix_allowed_tokens_fn=allowed, inference_step_args=given)
+    assert numbers == {0, 1}
+    for number, hypotheses in enumerate(found):
+        assert all(set(h["tokens"][1:].tolist()) <= {2, 11 + number} for h in hypotheses)
+
+
 @pytest.mark.parametrize("add_bos_token", [False, True])
 def test_a_line_that_is_read_has_the_score_of_a_line_alone(add_bos_token, load):
     hub, logits = load("causal LM"), []
