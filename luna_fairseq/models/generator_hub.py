@@ -9,6 +9,7 @@ from argparse import Namespace
 from functools import partial
 from inspect import signature
 from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
 
@@ -40,6 +41,8 @@ from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 # Options of fairseq's commands that its hub takes and ignores.
 _OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "nbest", "prefix_size", "replace_unk")
+# Class and name of the values of a numeric option, by the type that fairseq declares.
+_NUMBERS: Dict[Any, Tuple[Any, str]] = {int: (Integral, "a whole number"), float: (Real, "a number")}
 # Options that fairseq's from_pretrained takes and ignores, and what to do instead.
 _NOT_FOR_LOADING = {
     **dict.fromkeys(("beam", "constraints", "score_reference"), "give it to translate, sample or generate"),
@@ -145,11 +148,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 "a text of the source language has no score without its translation: use fairseq-generate "
                 "--score-reference"
             )
-        if beam < 1:
-            raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:
             if hasattr(model, "check_generation"):
                 model.check_generation(Namespace(**kwargs))
+        _check_values({**kwargs, "beam": beam}, self.cfg.generation)
         if not isinstance(tokenized_sentences, Tensor) and not len(tokenized_sentences):
             return []
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
@@ -230,6 +232,28 @@ def _check_no_options_of_commands(options: Mapping[str, Any]) -> None:
     for name in _OPTIONS_OF_COMMANDS:
         if options.get(name) not in (None, getattr(GenerationConfig(), name)):
             raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
+
+
+def _check_values(given: Mapping[str, Any], loaded: Mapping[str, Any]) -> None:
+    """Raise InputError for a value with which the search would fail.
+
+    ``given`` holds the options of a search, and ``loaded`` those given at loading.
+    """
+    for name, value in given.items():
+        field = GenerationConfig.__dataclass_fields__.get(name)
+        kind, expected = _NUMBERS.get(field and field.type, (object, ""))
+        if not isinstance(value, kind) and name not in _OPTIONS_OF_COMMANDS:
+            raise InputError(f"{name} {value!r}: expected {expected}")
+    options = {**loaded, **given}
+    if options["beam"] < 1:
+        raise InputError(f"beam {options['beam']}: must be at least 1")
+    if not options.get("temperature", 1) > 0:
+        raise InputError(f"temperature {options['temperature']}: must be above 0")
+    if options.get("print_alignment") not in (None, False, "hard", "soft"):
+        raise InputError(f"print_alignment {options['print_alignment']!r}: give 'hard' or 'soft'")
+    for name in ("sampling_topk", "sampling_topp"):
+        if options.get(name, -1) >= 0 and not options.get("sampling"):
+            raise InputError(f"{name} has an effect with sampling=True only: give both, or neither")
 
 
 def _sentences(text: str, dictionary: Any) -> List[str]:

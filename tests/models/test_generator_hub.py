@@ -151,6 +151,30 @@ def test_allowed_tokens_are_those_of_their_sentences(prefixes, load):
         assert all(set(h["tokens"][1:].tolist()) <= {2, 11 + number} for h in hypotheses)
 
 
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"print_alignment": True}, "print_alignment True: give 'hard' or 'soft'"),
+        ({"temperature": 0.0}, "temperature 0.0: must be above 0"),
+        ({"beam": 2.5}, "beam 2.5: expected a whole number"),
+        ({"beam": 0}, "beam 0: must be at least 1"),
+        ({"lenpen": "x"}, "lenpen 'x': expected a number"),
+        ({"sampling_topk": 3}, "sampling_topk has an effect with sampling=True only"),
+        ({"sampling_topp": 0.5}, "sampling_topp has an effect with sampling=True only"),
+    ],
+)
+def test_invalid_values_are_refused(options, message, load):
+    hub = load()
+    with pytest.raises(InputError, match=message):
+        hub.generate(hub.encode("w1 w2"), **options)
+
+
+def test_valid_values_are_accepted(load):
+    hub = load(sampling=True)
+    hub.generate(hub.encode("w1"), sampling_topk=3, lenpen=1, temperature=2)
+    hub.generate(hub.encode("w1"), print_alignment=False, nbest=None)
+
+
 @pytest.mark.parametrize("add_bos_token", [False, True])
 def test_a_line_that_is_read_has_the_score_of_a_line_alone(add_bos_token, load):
     hub, logits = load("causal LM"), []
