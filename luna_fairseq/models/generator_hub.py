@@ -116,9 +116,9 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     ) -> Any:
         """Translate encoded sentences with beam search, optionally with lexical constraints.
 
-        The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
-        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, there is no such limit. With
-        constraints or prefixes, sentences are translated one by one.
+        The length of a translation is limited to 1.5 times the source length plus 20 tokens (plus 200 tokens
+        with constraints), unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints or
+        prefixes, sentences are translated one by one.
 
         Args:
             tokenized_sentences: token indices [length] of a sentence, or a list of such tensors.
@@ -166,10 +166,12 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                     f"expected {name} for {len(tokenized_sentences)} sentences, got {len(values)}: pass "
                     "as many as there are sentences"
                 )
-        if constraints is None:
-            kwargs = {**self._length_limits(kwargs), **kwargs}
-            if not step_args:
-                return super().generate(tokenized_sentences, beam, **kwargs)
+        limits = self._length_limits(kwargs)
+        if limits and constraints is not None:
+            limits["max_len_b"] = GenerationConfig.max_len_b
+        kwargs = {**limits, **kwargs}
+        if constraints is None and not step_args:
+            return super().generate(tokenized_sentences, beam, **kwargs)
         allowed_tokens = kwargs.get("prefix_allowed_tokens_fn")
         results = []
         for number, tokens in enumerate(tokenized_sentences):

@@ -12,6 +12,7 @@ from checkpoints import save  # noqa: E402
 from tiny_luna import OPTIONS, Task, build_perturbed  # noqa: E402
 from tiny_models import LM_OPTIONS  # noqa: E402
 
+from fairseq import hub_utils  # noqa: E402
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.models import LunaLanguageModel, LunaModel  # noqa: E402
 from luna_fairseq.models.generator_hub import GeneratorHub  # noqa: E402
@@ -161,6 +162,10 @@ def test_allowed_tokens_are_those_of_their_sentences(prefixes, load):
         ({"lenpen": "x"}, "lenpen 'x': expected a number"),
         ({"sampling_topk": 3}, "sampling_topk has an effect with sampling=True only"),
         ({"sampling_topp": 0.5}, "sampling_topp has an effect with sampling=True only"),
+        (
+            {"constraints": ["w9 w8 w7"], "max_len_b": 2},
+            "constraints of 3 tokens exceed the maximum length 2: .* larger --max-len-b",
+        ),
     ],
 )
 def test_invalid_values_are_refused(options, message, load):
@@ -173,6 +178,19 @@ def test_valid_values_are_accepted(load):
     hub = load(sampling=True)
     hub.generate(hub.encode("w1"), sampling_topk=3, lenpen=1, temperature=2)
     hub.generate(hub.encode("w1"), print_alignment=False, nbest=None)
+
+
+@pytest.mark.parametrize("constraints, most", [(None, 20), ([["w9"]], 200)])
+def test_translations_are_limited_by_the_length_of_the_source(constraints, most, load, monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        hub_utils.GeneratorHubInterface, "generate", lambda *_, **options: found.append(options) or []
+    )
+    hub = load()
+    hub.generate([hub.encode("w1")], constraints=constraints)
+    hub.generate([hub.encode("w1")], constraints=constraints, max_len_b=7)
+    limits = [(options.get("max_len_a"), options["max_len_b"]) for options in found]
+    assert limits == [(1.5, most), (None, 7)]
 
 
 @pytest.mark.parametrize("add_bos_token", [False, True])
