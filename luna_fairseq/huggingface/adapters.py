@@ -14,7 +14,7 @@ from transformers.activations import ACT2FN
 from luna_fairseq.modules.builders import Builders
 from luna_fairseq.modules.embedding import TokenEmbedding
 from luna_fairseq.modules.memory import call_with_tensors
-from luna_fairseq.modules.options import LEARNED, DecoderOptions, EncoderOptions, options_from
+from luna_fairseq.modules.options import DecoderOptions, EncoderOptions, options_from
 
 # fairseq name of an activation function -> transformers name.
 ACTIVATIONS = {
@@ -91,7 +91,7 @@ BUILDERS = Builders(layers=CheckpointedLayers)
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder: token embedding, padding mask and length check.
+    """Base class of the exported encoder and decoder: token embedding and padding mask.
 
     transformers calls ``get_input_embeddings`` and ``set_input_embeddings`` to get or replace the embedding.
     """
@@ -118,14 +118,6 @@ class TransformersStack(TokenEmbedding):
         if input_ids is not None:
             return input_ids.eq(self.padding_idx)
         return torch.zeros(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
-
-    def check_length(self, length: int) -> None:
-        """Raise ValueError if a sequence is longer than the table of learned positional embeddings."""
-        longest = self.options.max_positions
-        if self.options.positions == LEARNED and length > longest:
-            raise ValueError(
-                f"A sequence has {length} tokens, the model's positions end at {longest}. Shorten it."
-            )
 
 
 def build_token_embedding(config: Any, side: str) -> nn.Embedding:

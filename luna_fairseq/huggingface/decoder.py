@@ -109,7 +109,6 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
         state = _cached_state(past_key_values)
-        self.check_length(padding.size(1) + (0 if state is None else state.position))
         if self.config.is_encoder_decoder and self.config.separators:
             require_input_ids(input_ids)
         keep_state, weights_of = (

@@ -160,7 +160,6 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
-        self.check_length(padding.size(1))
         out = super().forward(
             input_ids, inputs_embeds, padding, position_ids, return_states=states, need_weights=weights
         )

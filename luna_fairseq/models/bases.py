@@ -73,7 +73,8 @@ class PluginModel(BaseFairseqModel):
                     )
             kwargs["retain_dropout_modules"] = names
         super().make_generation_fast_(**kwargs)
-        use_onednn(self)
+        if next(self.parameters()).is_cpu:
+            use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
         """Return a function that builds a beam search, with word alignments if ``--print-alignment`` is set.

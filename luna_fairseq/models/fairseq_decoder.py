@@ -147,7 +147,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
-        self.check_length(prev_output_tokens.size(1))
+        self.check_length(prev_output_tokens)
         needs_weights = self.attn_in_training if self.training else self.need_attn
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1 if needs_weights else -1
@@ -277,15 +277,18 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         """Move a decoding state, which may come from a checkpoint, to the model's device."""
         return None if state is None else state.to(next(self.parameters()).device)
 
-    def check_length(self, length: int) -> None:
-        """Extend sinusoidal positions to ``length``. Raise InputError if learned positions are too few."""
+    def check_length(self, tokens: Tensor) -> None:
+        """Extend sinusoidal positions to tokens [B, T]. Raise InputError if learned positions are too few."""
+        limit = self.max_positions()
         if isinstance(self.embed_positions, FairseqPositions):
-            self.embed_positions.extend(length)
-        elif self.embed_positions is not None and length > self.max_positions():
-            raise InputError(
-                f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: "
-                "shorten it, or train with a larger --max-target-positions"
-            )
+            self.embed_positions.extend(tokens.size(1))
+        elif self.embed_positions is not None and tokens.size(1) > limit:
+            length = int(tokens.ne(self.padding_idx).sum(dim=1).max())
+            if length > limit:
+                raise InputError(
+                    f"a sequence has {length} tokens, the model's positions end at {limit}: shorten it, or "
+                    "train with a larger --max-target-positions"
+                )
 
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor

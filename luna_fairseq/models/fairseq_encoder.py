@@ -130,17 +130,21 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         state_dict.setdefault(f"{name}.version", self.version.clone())
         return state_dict
 
-    def check_length(self, length: int) -> None:
-        """Raise InputError if a source of ``length`` tokens exceeds the model's maximum length.
+    def check_length(self, padding_mask: Tensor) -> None:
+        """Raise InputError if a source has more tokens than the model's maximum length.
 
         A translation model also warns once if the packed sequence P has too few rows for such a source, and
-        the decoder reads some tokens through P alone.
+        the decoder reads some tokens through P alone. ``padding_mask`` [B, S] is True at padding.
         """
-        if length > self.max_positions():
+        length, limit = padding_mask.size(1), self.max_positions()
+        if length <= (limit if self.warns_above is None else min(limit, self.warns_above)):
+            return
+        length = int((~padding_mask).sum(dim=1).max())
+        if length > limit:
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
             raise InputError(
-                f"a source sentence has {length} tokens, the model's positions end at "
-                f"{self.max_positions()}: shorten it, or train with a larger {option}"
+                f"a source sentence has {length} tokens, the model's positions end at {limit}: shorten it, "
+                f"or train with a larger {option}"
             )
         if self.warns_above is not None and length > self.warns_above:
             self.warns_above = None
@@ -173,10 +177,10 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             - ``sentences``: empty until :meth:`reorder_encoder_out` adds each hypothesis's sentence index
         """
         refuse_tracing()
-        self.check_length(src_tokens.size(1))
+        padding_mask = src_tokens.eq(self.padding_idx)
+        self.check_length(padding_mask)
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(src_tokens.size(1))
-        padding_mask = src_tokens.eq(self.padding_idx)
         out = super().forward(
             src_tokens,
             embeddings=token_embeddings,

@@ -9,6 +9,7 @@ from argparse import Namespace
 from functools import partial
 from inspect import signature
 from itertools import chain
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Type
 
@@ -40,6 +41,8 @@ from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 # Options of fairseq's commands that its hub takes and ignores.
 _OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "nbest", "prefix_size", "replace_unk")
+# Class and name of the values of a numeric option, by the type that fairseq declares.
+_NUMBERS: Dict[Any, Tuple[Any, str]] = {int: (Integral, "a whole number"), float: (Real, "a number")}
 # Options that fairseq's from_pretrained takes and ignores, and what to do instead.
 _NOT_FOR_LOADING = {
     **dict.fromkeys(("beam", "constraints", "score_reference"), "give it to translate, sample or generate"),
@@ -71,9 +74,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         super().__init__(cfg, task, models)
         check_tokenizer(self.bpe, self.src_dict, self.tgt_dict, options=cfg.bpe)
         # fairseq disables attention weights on loading, but translate(..., print_alignment=...) needs them.
-        for module in self.modules():
-            if hasattr(module, "need_attn"):
-                module.need_attn = True
+        # The option of the same name in a layer would make every layer compute weights in every step.
+        for model in self.models:
+            if hasattr(model.decoder, "need_attn"):
+                model.decoder.need_attn = True
 
     def encode(self, sentence: str) -> Tensor:
         """Encode a text as token indices [length]. ``<sep>`` separates the sentences of a document."""
@@ -112,9 +116,9 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     ) -> Any:
         """Translate encoded sentences with beam search, optionally with lexical constraints.
 
-        The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
-        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, there is no such limit. With
-        constraints or prefixes, sentences are translated one by one.
+        The length of a translation is limited to 1.5 times the source length plus 20 tokens (plus 200 tokens
+        with constraints), unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints or
+        prefixes, sentences are translated one by one.
 
         Args:
             tokenized_sentences: token indices [length] of a sentence, or a list of such tensors.
@@ -144,11 +148,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 "a text of the source language has no score without its translation: use fairseq-generate "
                 "--score-reference"
             )
-        if beam < 1:
-            raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:
             if hasattr(model, "check_generation"):
                 model.check_generation(Namespace(**kwargs))
+        _check_values({**kwargs, "beam": beam}, self.cfg.generation)
         if not isinstance(tokenized_sentences, Tensor) and not len(tokenized_sentences):
             return []
         if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
@@ -163,15 +166,22 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                     f"expected {name} for {len(tokenized_sentences)} sentences, got {len(values)}: pass "
                     "as many as there are sentences"
                 )
-        if constraints is None:
-            kwargs = {**self._length_limits(kwargs), **kwargs}
-            if not step_args:
-                return super().generate(tokenized_sentences, beam, **kwargs)
+        limits = self._length_limits(kwargs)
+        if limits and constraints is not None:
+            limits["max_len_b"] = GenerationConfig.max_len_b
+        kwargs = {**limits, **kwargs}
+        if constraints is None and not step_args:
+            return super().generate(tokenized_sentences, beam, **kwargs)
+        allowed_tokens = kwargs.get("prefix_allowed_tokens_fn")
         results = []
         for number, tokens in enumerate(tokenized_sentences):
             # In a batch, fairseq would sort the sentences, but not their prefixes.
             given = {name: values[number : number + 1] for name, values in step_args.items()}
             options = {**kwargs, "inference_step_args": given}
+            if allowed_tokens is not None:
+                options["prefix_allowed_tokens_fn"] = lambda _, prefix, number=number: allowed_tokens(
+                    number, prefix
+                )
             if constraints is not None:
                 phrases = constraints[number]
                 texts = [phrases] if isinstance(phrases, str) else phrases
@@ -226,6 +236,28 @@ def _check_no_options_of_commands(options: Mapping[str, Any]) -> None:
             raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
 
 
+def _check_values(given: Mapping[str, Any], loaded: Mapping[str, Any]) -> None:
+    """Raise InputError for a value with which the search would fail.
+
+    ``given`` holds the options of a search, and ``loaded`` those given at loading.
+    """
+    for name, value in given.items():
+        field = GenerationConfig.__dataclass_fields__.get(name)
+        kind, expected = _NUMBERS.get(field and field.type, (object, ""))
+        if not isinstance(value, kind) and name not in _OPTIONS_OF_COMMANDS:
+            raise InputError(f"{name} {value!r}: expected {expected}")
+    options = {**loaded, **given}
+    if options["beam"] < 1:
+        raise InputError(f"beam {options['beam']}: must be at least 1")
+    if not options.get("temperature", 1) > 0:
+        raise InputError(f"temperature {options['temperature']}: must be above 0")
+    if options.get("print_alignment") not in (None, False, "hard", "soft"):
+        raise InputError(f"print_alignment {options['print_alignment']!r}: give 'hard' or 'soft'")
+    for name in ("sampling_topk", "sampling_topp"):
+        if options.get(name, -1) >= 0 and not options.get("sampling"):
+            raise InputError(f"{name} has an effect with sampling=True only: give both, or neither")
+
+
 def _sentences(text: str, dictionary: Any) -> List[str]:
     """Split a text at ``<sep>`` if the dictionary has it, otherwise return the text as the only sentence."""
     return [part.strip() for part in text.split(SEPARATOR)] if SEPARATOR in dictionary else [text]
@@ -262,8 +294,10 @@ class LanguageModelHub(GeneratorHub):
         """
         model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
-        # The input is shifted right by one token, and a line begins with the end-of-sentence token.
-        shifted = torch.cat([tokens[-1:], tokens[:-1]])[None]
+        # The input is shifted right by one token. As in fairseq, the first one begins a line.
+        has_bos = getattr(self.task.args, "add_bos_token", False)
+        first = self.src_dict.bos() if has_bos else self.src_dict.eos()
+        shifted = torch.cat([tokens.new_tensor([first]), tokens[:-1]])[None]
         for segment in shifted.split(self.SEGMENT, dim=1):
             model(segment, stream=stream)
         return stream

@@ -158,6 +158,10 @@ class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
         """Copy the current weights of all layers to the memory layout of oneDNN."""
         self.copied = WeightCopy.create(self.layers)
 
+    def replaces(self, layers: Sequence[nn.Module]) -> bool:
+        """Return False without a copy, as on a GPU, where joining the outputs would only cost time."""
+        return self.copied is not None and super().replaces(layers)
+
     def forward(self, x: Tensor) -> Tensor:
         """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
         copied: Any = self.copied

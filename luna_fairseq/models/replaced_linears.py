@@ -41,7 +41,7 @@ def replace_linears(model: nn.Module, build: Callable[[Tensor, Optional[Tensor]]
                 product = build(torch.cat(weights), torch.cat(biases))
         for name, child in linears.items():
             setattr(module, name, build(child.weight, child.bias))
-        if isinstance(module, LunaCausalAttention):
+        if linears and isinstance(module, LunaCausalAttention):
             module.fused_x_proj = product and FusedProduct(module.input_projections(), product)
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.ngram_repeat_block import NGramRepeatBlock
-from fairseq.search import BeamSearch, DiverseBeamSearch
+from fairseq.search import BeamSearch, DiverseBeamSearch, PrefixConstrainedBeamSearch
 from fairseq.sequence_generator import EnsembleModel, SequenceGenerator, SequenceGeneratorWithAlignment
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.shortlist import select_outputs
@@ -197,6 +197,11 @@ class Generator(SequenceGenerator):
         net_input = sample["net_input"]
         shortlist = getattr(self.model.single_model, "shortlist", None)
         if shortlist is not None:
+            if isinstance(self.search, PrefixConstrainedBeamSearch):
+                raise InputError(
+                    "prefix_allowed_tokens_fn may allow only pieces that the shortlist lacks: load the model "
+                    "without shortlist"
+                )
             needed = [torch.tensor([self.eos])]
             needed += [] if prefix_tokens is None else [prefix_tokens]
             needed += [] if constraints is None else [constraints[:, 1:]]  # without their number
@@ -210,7 +215,7 @@ class Generator(SequenceGenerator):
             sample = {name: value for name, value in sample.items() if name != "id"}
         if self.match_source_len:
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
-        last = self._find_last_step(net_input["src_tokens"].size(1), prefix_tokens)
+        last = self._find_last_step(net_input["src_tokens"].size(1), prefix_tokens, constraints)
         is_plain = type(self.search) is BeamSearch and self.lm_model is None
         if not is_plain or constraints is not None:
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
@@ -235,10 +240,13 @@ class Generator(SequenceGenerator):
             lprobs[rows, self.token_indices_to_suppress] = -math.inf
         return super()._prefix_tokens(step, lprobs, scores, tokens, prefix_tokens, beam_size)
 
-    def _find_last_step(self, source_length: int, prefix: Optional[Tensor]) -> int:
+    def _find_last_step(
+        self, source_length: int, prefix: Optional[Tensor], constraints: Optional[Tensor]
+    ) -> int:
         """Return the zero-based index of the last step of a batch, in which all remaining hypotheses end.
 
-        Raises InputError if the shortest permitted output or the prefix [B, length] does not end before it.
+        Raises InputError if the shortest permitted output, the prefix [B, length] or the packed constraints
+        of a sentence do not end before it.
         """
         last = min(int(self.max_len_a * source_length + self.max_len_b), self.max_len - 1)
         if self.min_len > last:
@@ -252,6 +260,13 @@ class Generator(SequenceGenerator):
                 raise InputError(
                     f"a prompt of {longest} tokens exceeds the maximum length {last}: shorten it, or give a "
                     "larger --max-len-b"
+                )
+        if constraints is not None:
+            longest = int(constraints[:, 1:].ne(0).sum(dim=1).max())  # after their number; 0 ends each
+            if longest > last:
+                raise InputError(
+                    f"constraints of {longest} tokens exceed the maximum length {last}: shorten them, or "
+                    "give a larger --max-len-b"
                 )
         return last
 

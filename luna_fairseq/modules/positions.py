@@ -65,14 +65,16 @@ class LearnedPositions(nn.Embedding):
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return the embeddings [B, T, C] of ``positions`` [B, T].
 
-        Raise an InputError if ``end``, the length of the longest sequence including padding, exceeds
-        ``max_positions``.
+        ``end`` is the length of the longest sequence, including padding. Raise an InputError if a sequence
+        has more than ``max_positions`` tokens.
         """
         if end > self.max_positions:
-            raise InputError(
-                f"a sequence has {end} tokens, the model's positions end at {self.max_positions}. "
-                "Shorten the sequence, or build the model with a larger max_positions"
-            )
+            longest = int(positions.max()) - self.padding_idx  # without padding
+            if longest > self.max_positions:
+                raise InputError(
+                    f"a sequence has {longest} tokens, the model's positions end at {self.max_positions}. "
+                    "Shorten the sequence, or build the model with a larger max_positions"
+                )
         return super().forward(positions)
 
 

@@ -282,15 +282,22 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute self-attention with the method ``attend`` (default: :meth:`attend`).
 
-        If the attention counts positions from the first token, left padding is moved to the right first. The
-        output [B, H, T, K] is aligned like the input.
+        If the attention counts positions from the first token, left padding is moved to the right first, and
+        padding beyond ``max_positions`` is not passed on. The output [B, H, T, K] is aligned like the input.
         """
         attend = attend or self.attend
         if not self.needs_left_alignment or padding_mask is None:
             return attend(*parts, padding_mask=padding_mask)
         left = count_left_padding(padding_mask)
-        moved = (roll_left(part, left, dim=2) for part in parts)
-        return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
+        moved_mask = roll_left(padding_mask, left)
+        T = end = moved_mask.size(1)
+        if T > self.max_positions and moved_mask[:, self.max_positions :].all():
+            end = self.max_positions
+        moved = (roll_left(part, left, dim=2)[:, :, :end] for part in parts)
+        output = attend(*moved, padding_mask=moved_mask[:, :end])
+        if end < T:
+            output = F.pad(output, (0, 0, 0, T - end))
+        return roll_left(output, -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
         """Return an empty dictionary. fairseq's decoder layer calls this method, but ignores the result."""

@@ -47,19 +47,26 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply the block to x [T, B, C], with T at most ``longest``. ``padding_mask`` is [B, T] or None."""
-        T = x.size(0)
-        if T > self.longest:
+        """Apply the block to x [T, B, C]. ``padding_mask`` is [B, T] or None.
+
+        Raise InputError if a sequence has more than ``longest`` tokens.
+        """
+        T = length = x.size(0)
+        if T > self.longest and padding_mask is not None:
+            length = int((~padding_mask).sum(dim=1).max())
+        if length > self.longest:
             raise InputError(
-                f"Expected at most {self.longest} tokens for the information block, got {T}. Shorten the "
-                "sequence, or train with more positions."
+                f"Expected at most {self.longest} tokens for the information block, got {length}. Shorten "
+                "the sequence, or train with more positions."
             )
         x = x.transpose(0, 1)
         if padding_mask is not None:
             x = roll_left(x.masked_fill(padding_mask.unsqueeze(-1), 0.0), count_left_padding(padding_mask))
-        x = self.gather_conv(F.pad(x, (0, 0, 0, self.longest - T)))
+        x = self.gather_conv(F.pad(x, (0, 0, 0, self.longest - T)))  # removes padding beyond `longest`
         x, maxima = F.max_pool1d(F.leaky_relu(x), POOL, return_indices=True)
         x = self.spread_conv(F.max_unpool1d(x, maxima, POOL))[:, :T]
+        if T > self.longest:
+            x = F.pad(x, (0, 0, 0, T - self.longest))
         if padding_mask is not None:
             x = roll_left(x, -count_left_padding(padding_mask))
         return x.transpose(0, 1)

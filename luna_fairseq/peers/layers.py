@@ -88,6 +88,9 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
         # Otherwise, every layer computes attention weights in evaluation mode. The decoder reads one layer's.
         self.need_attn = False
 
+    def make_generation_fast_(self, **kwargs: Any) -> None:
+        """Leave ``need_attn`` False, also with ``--print-alignment``."""
+
     def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> nn.Module:
         return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
 

@@ -80,7 +80,19 @@ def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectio
     return rnn
 
 
-class RnnEncoder(FairseqEncoder):
+class RetainsDropout(nn.Module):
+    """Base class whose RNN keeps the dropout between its layers with ``--retain-dropout``."""
+
+    dropout_module: FairseqDropout
+    rnn: nn.Module
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.rnn.train(mode or self.dropout_module.apply_during_inference)
+        return self
+
+
+class RnnEncoder(RetainsDropout, FairseqEncoder):
     """Bidirectional LSTM or GRU that encodes the source. Padding may be on either side."""
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
@@ -124,7 +136,7 @@ def state_tensors(state: Any) -> Tuple[Tensor, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-class RnnAttentionDecoder(FairseqIncrementalDecoder):
+class RnnAttentionDecoder(RetainsDropout, FairseqIncrementalDecoder):
     """LSTM or GRU decoder with attention to the source.
 
     The first hidden state of a layer is tanh(W h), and the first cell state of an LSTM is W' c, where h and c

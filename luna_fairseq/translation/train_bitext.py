@@ -148,10 +148,12 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     words = [str(data), "--path", str(averaged), "--results", str(out), "--samples", str(args.samples)]
     words += ["--tokenize", tokenizer]
+    # The model may be one of the user's own.
+    user_dir = ["--user-dir", settings["--user-dir"]] if "--user-dir" in settings else []
     for test in tests:
         _print_step(f"translate and score {test}: {out}")
-        more = ["--subset", test, *(["--", "--cpu"] if "--cpu" in extra else [])]
-        _run_command(evaluate.main, [*words, *more])
+        more = ["--", *(["--cpu"] if "--cpu" in extra else []), *user_dir]
+        _run_command(evaluate.main, [*words, "--subset", test, *more])
 
 
 def _print_step(title: str) -> None:

@@ -168,6 +168,15 @@ def test_prompt_of_vectors():
 
 
 @torch.no_grad()
+def test_padding_may_exceed_learned_positions():
+    model = exported("causal LM", "learned")
+    text = torch.tensor([sentences((90,), 19)[0]])
+    padded = torch.cat([torch.full((1, 8), PAD), text], dim=1)
+    torch.testing.assert_close(read(model, padded).logits[:, 8:], read(model, text).logits)
+    with pytest.raises(ValueError, match="has 91 tokens, the model's positions end at 90"):
+        read(model, torch.full((1, 91), 5))
+
+
 def test_a_cache_of_another_batch_is_refused():
     model, ids = exported("causal LM", "tied"), batch(texts(), left=True)
     with pytest.raises(ValueError, match="^Expected past_key_values of 3 sequences, got 2"):

@@ -9,13 +9,16 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
 
 from checkpoints import save  # noqa: E402
-from tiny_luna import Task, build_perturbed  # noqa: E402
+from tiny_luna import OPTIONS, Task, build_perturbed  # noqa: E402
 from tiny_models import LM_OPTIONS  # noqa: E402
 
+from fairseq import hub_utils  # noqa: E402
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.models import LunaLanguageModel, LunaModel  # noqa: E402
+from luna_fairseq.models.generator_hub import GeneratorHub  # noqa: E402
 from luna_fairseq.models.stream import Stream  # noqa: E402
-from luna_fairseq.peers.models import PeerLanguageModel  # noqa: E402
+from luna_fairseq.ops.attention import naive_softmax_weights  # noqa: E402
+from luna_fairseq.peers.models import PeerLanguageModel, PeerTransformer  # noqa: E402
 
 MODELS = {"translation": LunaModel, "causal LM": LunaLanguageModel}
 
@@ -112,3 +115,91 @@ def test_a_model_without_a_state_has_no_stream(load):
     for call in (hub.read, lambda text: hub.sample(text, stream=Stream())):
         with pytest.raises(InputError, match="PeerLanguageModel has no stream"):
             call("w1 w2")
+
+
+def test_a_peer_computes_weights_over_the_source_for_alignments_only(load, monkeypatch):
+    calls = []
+
+    def count(*args):
+        calls.append(args)
+        return naive_softmax_weights(*args)
+
+    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", count)
+    hub = load()
+    options = {**OPTIONS, "decoder_embed_dim": 12, "attention": "softmax"}
+    task = Task(len(hub.src_dict), len(hub.tgt_dict))
+    peer = build_perturbed(PeerTransformer, options, task, torch.float32)
+    hub, length = GeneratorHub(hub.cfg, hub.task, [peer]), {"min_len": 5, "max_len_b": 5}
+    hub.generate(hub.encode("w1 w2 w3"), 2, **length)
+    assert not calls
+    found = hub.generate(hub.encode("w1 w2 w3"), 2, print_alignment="hard", **length)
+    assert found[0]["alignment"] and len(calls) == 6  # one layer in each step
+
+
+@pytest.mark.parametrize("prefixes", [None, torch.tensor([[7], [8]])])
+def test_allowed_tokens_are_those_of_their_sentences(prefixes, load):
+    hub, numbers = load(), set()
+
+    def allowed(number, tokens):
+        numbers.add(number)
+        return [2, 7, 8] if len(tokens) < 2 else [2, 11 + number]
+
+    sentences = [hub.encode(text) for text in ("w1", "w2 w3")]
+    given = None if prefixes is None else {"prefix_tokens": prefixes}
+    found = hub.generate(sentences, 2, prefix_allowed_tokens_fn=allowed, inference_step_args=given)
+    assert numbers == {0, 1}
+    for number, hypotheses in enumerate(found):
+        assert all(set(h["tokens"][1:].tolist()) <= {2, 11 + number} for h in hypotheses)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"print_alignment": True}, "print_alignment True: give 'hard' or 'soft'"),
+        ({"temperature": 0.0}, "temperature 0.0: must be above 0"),
+        ({"beam": 2.5}, "beam 2.5: expected a whole number"),
+        ({"beam": 0}, "beam 0: must be at least 1"),
+        ({"lenpen": "x"}, "lenpen 'x': expected a number"),
+        ({"sampling_topk": 3}, "sampling_topk has an effect with sampling=True only"),
+        ({"sampling_topp": 0.5}, "sampling_topp has an effect with sampling=True only"),
+        (
+            {"constraints": ["w9 w8 w7"], "max_len_b": 2},
+            "constraints of 3 tokens exceed the maximum length 2: .* larger --max-len-b",
+        ),
+    ],
+)
+def test_invalid_values_are_refused(options, message, load):
+    hub = load()
+    with pytest.raises(InputError, match=message):
+        hub.generate(hub.encode("w1 w2"), **options)
+
+
+def test_valid_values_are_accepted(load):
+    hub = load(sampling=True)
+    hub.generate(hub.encode("w1"), sampling_topk=3, lenpen=1, temperature=2)
+    hub.generate(hub.encode("w1"), print_alignment=False, nbest=None)
+
+
+@pytest.mark.parametrize("constraints, most", [(None, 20), ([["w9"]], 200)])
+def test_translations_are_limited_by_the_length_of_the_source(constraints, most, load, monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        hub_utils.GeneratorHubInterface, "generate", lambda *_, **options: found.append(options) or []
+    )
+    hub = load()
+    hub.generate([hub.encode("w1")], constraints=constraints)
+    hub.generate([hub.encode("w1")], constraints=constraints, max_len_b=7)
+    limits = [(options.get("max_len_a"), options["max_len_b"]) for options in found]
+    assert limits == [(1.5, most), (None, 7)]
+
+
+@pytest.mark.parametrize("add_bos_token", [False, True])
+def test_a_line_that_is_read_has_the_score_of_a_line_alone(add_bos_token, load):
+    hub, logits = load("causal LM"), []
+    hub.task.args.add_bos_token = add_bos_token
+    handle = hub.models[0].register_forward_hook(lambda *given: logits.append(given[-1][0]))
+    hub.read("w1 w2")
+    handle.remove()
+    expected = hub.score("w1 w2")["positional_scores"]
+    lprobs = logits[0][0, :2].log_softmax(dim=-1)
+    torch.testing.assert_close(lprobs.gather(1, hub.encode("w1 w2")[:2, None])[:, 0], expected)

@@ -26,6 +26,7 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
     weight, _ = torch.ops.quantized.linear_unpack(model.decoder.output_projection.packed)
     largest = weight.int_repr().int().abs().amax(dim=1)
     assert set(largest.tolist()) <= {2 ** (bits - 1) - 1, 2 ** (bits - 1)}  # a scale for each row
+    model.prepare_for_inference_(FairseqConfig())  # changes nothing
     for layer in model.decoder.layers:  # projections of X in one product give the numbers of each
         assert layer.self_attn.fused_x_proj is not None
         layer.self_attn.fused_x_proj = None

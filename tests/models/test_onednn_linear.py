@@ -182,8 +182,16 @@ def test_projections_of_causal_attention_are_one_product(options):
         torch.testing.assert_close(fused(x), parts(attention))
         other = copy.deepcopy(attention)
         other.unpack_q_proj.weight.zero_()
-        assert other.fused_x_proj.replaces(other.input_projections())
+        assert other.fused_x_proj.layers == tuple(other.input_projections())
         torch.testing.assert_close(other.fused_x_proj(x), parts(other))
+        assert fused.replaces(attention.input_projections())
         x = x.double()
         torch.testing.assert_close(attention.double().fused_x_proj(x), parts(attention))
+        assert not fused.replaces(attention.input_projections())  # joining the outputs would only cost time
     assert attention.fused_x_proj(x).requires_grad
+
+
+def test_nothing_is_replaced_outside_a_cpu():
+    model = tiny_model().to("meta")
+    model.make_generation_fast_()
+    assert not any(isinstance(part, (OneDnnLinear, FusedOneDnnLinear)) for part in model.modules())

@@ -39,6 +39,17 @@ def test_batch_and_padding_do_not_matter(variant, source_left, target_left):
         assert_same_at_real_positions(model, source, target, *batches)
 
 
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_may_exceed_the_positions(learned, left):
+    """fairseq pads batches to a multiple of --required-seq-len-multiple."""
+    positions = {"encoder_learned_pos": learned, "decoder_learned_pos": learned}
+    model = tiny_model(max_source_positions=9, max_target_positions=8, **positions)
+    source, target = example()
+    batches = batch(source, left, extra=7), batch(target, left, extra=3)
+    assert_same_at_real_positions(model, source, target, *batches)
+
+
 def test_long_target_with_padding_in_several_chunks():
     model = tiny_model(max_target_positions=300)
     source, target = example((9, 3), (150, 201))

@@ -120,6 +120,10 @@ def test_bad_input():
     model = tiny_model(decoder_learned_pos=True)
     with pytest.raises(InputError, match="a sequence has 31 tokens, the model's positions end at 30"):
         model(torch.full((1, 31), 5))
+    with torch.no_grad():  # padding may exceed the positions
+        text = torch.full((1, 30), 5)
+        padded = torch.cat([text, torch.full((1, 2), PAD)], dim=1)
+        assert_close(model(padded)[0][:, :30], model(text)[0])
     other = LunaLanguageModel.build_model(Namespace(**LM_OPTIONS, decoder_learned_pos=True), Task(31, 31))
     with pytest.raises(InputError, match="decoder dictionary has 23 entries, the data's has 31"):
         other.load_state_dict(model.state_dict())

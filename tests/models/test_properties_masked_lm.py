@@ -93,6 +93,7 @@ def test_bad_input():
     model = tiny_model()
     with pytest.raises(InputError, match="has 41 tokens, the model's positions end at 40: .*--max-positions"):
         model(torch.full((1, 41), 5))
+    assert_same_one_at_a_time(model, example((39, 4)), extra=8)  # padding may exceed the positions
     with pytest.raises(InputError, match="no classification head 'sst2'; its heads: sentence_.*, mean"):
         model(batch(example()), classification_head_name="sst2")
     with pytest.raises(InputError, match="up to 1024 tokens, .* 40 positions: use --tokens-per-sample 40"):

@@ -94,10 +94,6 @@ PREFIX = torch.tensor([[7, 32, 5], [4, PAD, PAD], [38, 6, PAD]])
 CONSTRAINTS = pack_constraints([[torch.tensor([7, 32])], [], [torch.tensor([38]), torch.tensor([6])]])
 
 
-def allowed_tokens(sentence, tokens):
-    return [2, *range(4 + len(tokens) % 2, 41, 2)]
-
-
 SEARCHES = {
     "beam": {},
     "beam 1": {"beam_size": 1},
@@ -110,7 +106,6 @@ SEARCHES = {
     "prefixes that end": {"call": {"prefix_tokens": torch.tensor([[7, 2], [4, 5], [9, PAD]])}},
     "first token": {"call": {"bos_token": 11}},
     "end symbol of a language": {"eos": 20},
-    "allowed tokens": {"strategy": lambda d: search.PrefixConstrainedBeamSearch(d, allowed_tokens)},
     "ordered constraints": {
         "strategy": lambda d: search.LexicallyConstrainedBeamSearch(d, "ordered"),
         "call": {"constraints": CONSTRAINTS},
@@ -228,6 +223,13 @@ def test_a_language_model_scores_the_candidates(path):
     model = prepared()
     model.decoder.output_projection = Masked(model.decoder.output_projection, expected_candidates(source))
     assert_same_hypotheses(found, generate([model], source, **added))
+
+
+def test_allowed_tokens_are_refused(path):
+    """The shortlist may lack all of them."""
+    allowed = partial(search.PrefixConstrainedBeamSearch, prefix_allowed_tokens_fn=lambda *_: [2, 35])
+    with pytest.raises(InputError, match="prefix_allowed_tokens_fn .* load the model without shortlist"):
+        generate([prepared(path)], batch(sentences((5,), 23)), strategy=allowed)
 
 
 def test_an_adaptive_softmax_is_refused(path):

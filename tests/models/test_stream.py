@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_luna import batch, sentences
+from tiny_luna import PAD, batch, sentences
 from tiny_models import LM_VARIANTS as VARIANTS
 from tiny_models import language_model as tiny_model
 from tiny_models import tensors_of
@@ -117,7 +117,12 @@ def test_weights_in_8_bits_read_on():
 
 
 def test_learned_positions_end():
+    """Padding does not count."""
     model, stream = tiny_model(decoder_learned_pos=True), Stream()
+    whole, rows = text(30), text(30).split(20, dim=1)
+    model(torch.cat([torch.full((2, 5), PAD), rows[0]], dim=1), stream=stream)
+    assert_near(model(rows[1], stream=stream)[0], model(whole)[0][:, 20:])
+    stream.clear()
     model(text(20), stream=stream)
     with pytest.raises(InputError, match="a sequence has 40 tokens, the model's positions end at 30"):
         model(text(20), stream=stream)

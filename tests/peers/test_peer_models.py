@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from peer_cases import SMALL, VARIANTS, Product, attention_name, beams, cases
-from tiny_luna import PAD, Task, assert_close, batch, build_perturbed, example
+from tiny_luna import PAD, Task, assert_close, batch, build_perturbed, example, sentences
 from tiny_masked_lm import Task as LMTask
 
 from fairseq.models.roberta import RobertaModel
@@ -78,6 +78,21 @@ def test_the_decoder_gives_a_sentence_the_same_scores_on_either_side_of_padding(
         alone = peer(torch.tensor([words]), None, torch.tensor([spoken]))[0][0]
         assert_close(right[b, : len(spoken)], alone)
         assert_close(left[b, -len(spoken) :], alone)
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize(
+    "name, options",
+    [("linformer", {}), ("conv_linformer", {}), ("synthesizer", {}), ("sinkhorn", {}), ("softmax", INFORMER)],
+)
+def test_padding_may_exceed_the_positions(name, options, left):
+    peer = translator(name, **options)
+    tokens = batch(sentences((40, 7), 23), left)
+    padding = torch.full((2, 8), PAD)
+    padded = torch.cat([padding, tokens] if left else [tokens, padding], dim=1)
+    expected, found = (peer.encoder(given)["encoder_out"][0] for given in (tokens, padded))
+    real = tokens.ne(PAD).t()
+    assert_close((found[8:] if left else found[:40])[real], expected[real])
 
 
 @pytest.mark.parametrize("name", ["softmax", "softmax, diagonal", "softmax, sentence diagonal"])
@@ -282,6 +297,9 @@ def test_weights_over_the_source_are_computed_only_where_they_are_needed(monkeyp
     assert has_weights(peer.eval()) and not has_weights(peer.train())
     peer.eval().make_generation_fast_(need_attn=False)
     assert not has_weights(peer)
+    peer = translator().eval()
+    peer.make_generation_fast_(need_attn="hard")  # --print-alignment
+    assert has_weights(peer)
     task = Task()
     task.cfg = Namespace(load_alignments=True)
     assert has_weights(model(PeerTransformer, task=task).train())

@@ -173,6 +173,20 @@ def test_embeddings_and_outputs_have_dropout_in_training_alone(variant):
     assert_close(state["state0"][0], state["state0"][1])
 
 
+def test_retained_dropout_includes_the_dropout_between_layers():
+    rnn = model(dropout=0.5)
+    rnn.make_generation_fast_(retain_dropout=True, retain_dropout_modules="RnnEncoder")
+    rnn.eval()
+    assert rnn.encoder.rnn.training and not rnn.decoder.rnn.training and not rnn.encoder.training
+    rnn.encoder.dropout_module.p = 0.0  # the dropout between the layers alone
+    source = torch.tensor([[4, 5, 6, 2]])
+    first, second = (rnn.encoder(source)["encoder_out"][0] for _ in range(2))
+    assert not torch.equal(first, second)
+    rnn = model(dropout=0.5)
+    rnn.make_generation_fast_()
+    assert not rnn.encoder.rnn.training
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_a_training_step_reaches_every_parameter(variant, shared):

@@ -169,6 +169,27 @@ def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
     assert "fairseq-train failed" in error and str(tmp_path / "train.log") in error
 
 
+def test_a_user_dir_is_passed_on_to_the_evaluation(trained, tmp_path, monkeypatch):
+    """Otherwise fairseq-generate would not know a model of the user's own."""
+    out, code, calls = tmp_path / "out", tmp_path / "own_code_of_a_user", []
+    code.mkdir()
+    (code / "__init__.py").touch()
+    words = [*trained[1]]
+    words[words.index("--destdir") + 1] = str(out)
+    checkpoints = out / "checkpoints"
+    monkeypatch.setattr(train_bitext, "train_logged", lambda *_: (checkpoints / "checkpoint_last.pt").touch())
+
+    def run(command, words):
+        calls.append(words)
+        (checkpoints / "averaged.pt").touch()
+
+    monkeypatch.setattr(train_bitext, "_run_command", run)
+    assert train(words, "150", "2", "--user-dir", str(code)) == 0
+    _, *evaluations = calls
+    assert len(evaluations) == 2
+    assert all(given[-4:] == ["--", "--cpu", "--user-dir", str(code)] for given in evaluations)
+
+
 @pytest.mark.parametrize(
     "words, message",
     [(["--recipe", "huge"], "huge"), ([], f"a.{SOURCE} does not exist")],
