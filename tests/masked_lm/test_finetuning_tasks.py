@@ -12,6 +12,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
+from luna_fairseq.masked_lm.finetuning.preparation import TaskPreparation
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
 from luna_fairseq.masked_lm.finetuning.runs import find_best
 from luna_fairseq.masked_lm.finetuning.settings import (
@@ -21,6 +22,7 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     leave_out_replaced,
     number_of_updates,
 )
+from luna_fairseq.masked_lm.prepare_task import TaskOptions
 
 # task -> (file of a split, split, its lines, inputs of the last example, its label)
 MNLI = "index promptID pairID genre s1b s2b s1p s2p sentence1 sentence2 label1 gold_label".split()
@@ -260,6 +262,25 @@ def test_accumulation():
 def test_lengths_of_model_inputs(task, pieces, longest, tmp_path):
     writer = PreparedWriter(tmp_path, TASKS[task], Dictionary())
     assert writer._lengths(np.array(pieces)).tolist() == longest
+
+
+def test_only_folders_of_a_task_are_replaced(tmp_path):
+    for name in ("input0", "input5", "inputs", "input_notes", "input0.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    PreparedWriter(tmp_path, TASKS["SST-2"], Dictionary()).finish()
+    kept = {path.parent.name for path in tmp_path.glob("*/mine")}
+    assert kept == {"inputs", "input_notes", "input0.old"} and not (tmp_path / "input5").exists()
+
+
+@pytest.mark.parametrize("name", ["input0", "input1", "label", "sentencepiece.bpe.model"])
+def test_files_of_others_are_not_replaced(name, tmp_path):
+    preparation = TaskPreparation.__new__(TaskPreparation)
+    preparation.options = TaskOptions("SST-2", tmp_path, tmp_path / "vocabulary", tmp_path / "out")
+    preparation.tokenizer = [tmp_path / "vocabulary" / "sentencepiece.bpe.model"]
+    (tmp_path / "out" / name).mkdir(parents=True)
+    with pytest.raises(InputError, match=f"{name} already exists"):
+        preparation.run()
 
 
 def test_what_was_written_and_has_vanished_is_named(tmp_path):
