@@ -154,6 +154,8 @@ def test_commonsense_qa(tmp_path):
     assert example.inputs == ("Q: Where ?", "A: t0", "A: t1", "A: t2", "A: t3", "A: t4")
     assert example.label == "C"
     assert TASKS["CommonsenseQA"].read(tmp_path, "test")[0].label is None
+    write(tmp_path / "test_rand_split_no_answers.jsonl", [json.dumps(question(""))])
+    assert TASKS["CommonsenseQA"].read(tmp_path, "test")[0].label is None
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,8 @@ def test_commonsense_qa(tmp_path):
         ("CommonsenseQA", "{}", "line 2"),
         ("CommonsenseQA", question(number=4), "got A, B, C, D"),
         ("CommonsenseQA", question("F"), "line 2.*got 'F'"),
+        ("CommonsenseQA", question(""), "line 2.*got ''"),
+        ("CommonsenseQA", question(None), "line 2.*got ''"),
     ],
 )
 def test_malformed_multiple_choice(name, change, message, tmp_path):
