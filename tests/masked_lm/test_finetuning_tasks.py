@@ -7,7 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fairseq.criterions.sentence_prediction import SentencePredictionCriterion
 from fairseq.data import Dictionary
+from fairseq.logging import metrics
+from luna_fairseq.engine.correlations import CORRELATIONS
+from luna_fairseq.engine.patch import NOT_NEEDED
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning import TASKS
@@ -195,6 +199,21 @@ def test_metrics():
     scores = compute_metrics(TASKS["STS-B"], [1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
     assert scores["spearman"] == pytest.approx(100.0) and scores["pearson"] < 95
     assert scores["pearson_spearman"] == pytest.approx((scores["pearson"] + scores["spearman"]) / 2)
+    assert all(map(math.isnan, compute_metrics(TASKS["STS-B"], [1.0], [2.0]).values()))
+
+
+@pytest.mark.parametrize(
+    "predicted, expected, correlation",
+    [([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 100.0), ([1.0, 1.0], [2.0, 4.0], -100.0), ([1.0], [2.0], -100.0)],
+)
+def test_fairseq_selects_no_epoch_without_a_correlation(predicted, expected, correlation):
+    if CORRELATIONS.state == NOT_NEEDED:
+        pytest.skip("this fairseq computes no correlations")
+    log = {"loss": 1.0, "ntokens": 9, "nsentences": 3, "sample_size": 3, "report_pearson_and_spearman": True}
+    with metrics.aggregate(new_root=True) as found:
+        SentencePredictionCriterion.reduce_metrics([{**log, "pred": predicted, "targ": expected}])
+        names = ("pearson", "spearman", "pearson_and_spearman")
+        assert [found.get_smoothed_value(name) for name in names] == [correlation] * 3
 
 
 def test_options_of_table_9():
