@@ -3,9 +3,11 @@
 import argparse
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
+import torch
 
 from luna_fairseq.commands import train
 from luna_fairseq.commands.launch import compute_launch
@@ -104,6 +106,36 @@ def test_a_run_whose_result_is_compared_keeps_its_dropout(begin, data, tmp_path)
         begin(data, tmp_path / "out", "--attention-dropout", "0.3")
 
 
+@pytest.mark.parametrize("begin", [begin_seeds, begin_finetuning])
+def test_a_run_whose_result_is_compared_keeps_its_batch(begin, data, tmp_path):
+    begin(data, tmp_path / "out")
+    begin(data, tmp_path / "out", "--distributed-world-size", "1")
+    for name in ("--max-tokens", "--distributed-world-size"):
+        with pytest.raises(InputError, match=f"no {name} before, {name} 2 now"):
+            begin(data, tmp_path / "out", name, "2")
+
+
+@pytest.mark.parametrize("begin", [begin_seeds, begin_finetuning])
+@pytest.mark.parametrize(
+    "option, limit, refused",
+    [
+        ("--max-update", "39", "40 updates"),
+        ("--max-update", "40", None),
+        ("--max-epoch", "3", "4 epochs"),
+        ("--max-epoch", "4", None),
+        ("--max-epoch", "0", None),
+    ],
+)
+def test_a_longer_run_is_not_tested_as_a_shorter_one(begin, option, limit, refused, data, tmp_path):
+    begin(data, tmp_path / "out")
+    (last,) = (tmp_path / "out").rglob("checkpoint_last.pt")
+    for place in ({"epoch": 5, "iterations_in_epoch": 0}, {"epoch": 4, "iterations_in_epoch": 7}):
+        state = {"extra_state": {"train_iterator": place}, "optimizer_history": [{"num_updates": 40}]}
+        torch.save(state, str(last))
+        with pytest.raises(InputError, match=f"{refused}, longer") if refused else nullcontext():
+            begin(data, tmp_path / "out", option, limit)
+
+
 @pytest.mark.parametrize("words", [["--reset-optimizer"], ["--restore-file", "x.pt"], ["--max-update", "3"]])
 def test_explicit_requests_are_not_compared(words, data, tmp_path):
     begin_training(data, tmp_path / "out")
@@ -190,6 +222,9 @@ def test_results_are_compared_with_all_that_changes_them():
     words = "--arch luna_lra_listop --dropout 0.1 --max-update 9".split()
     assert result_differences(words, [*words, "--checkpoint-activations", "--cpu"]) == []
     assert result_differences(words, [*words, "--dropout=1"]) == ["--dropout 0.1 before, --dropout 1 now"]
+    assert result_differences([*words, "--max-sentences", "4"], [*words, "--batch-size=4"]) == []
+    assert result_differences(words, [*words, "--distributed-world-size", "1"]) == []
+    assert len(result_differences(words, [*words, "--distributed-world-size", "8"])) == 1
     assert result_differences(words, words[:-2]) == ["--max-update 9 before, no --max-update now"]
 
 
@@ -241,6 +276,8 @@ def test_options_and_contents(data, tmp_path):
     words = ["--seed", "-1", "-s", "en", "-tde", "-a=luna", "--arch", "luna_lm"]
     long = {"--source-lang": "en", "--target-lang": "de", "--arch": "luna_lm"}
     assert parse_options(words) == {"--seed": "-1", **long}
+    words = ["--batch-size", "8", "--max-sentences=4", "--save-async"]
+    assert parse_options(words) == {"--batch-size": "4", "--write-checkpoints-asynchronously": ""}
     before = checksum_of_data([data])
     (data / "valid.bin").write_text("other")
     assert checksum_of_data([data]) == before != checksum_of_data([data], ("train", "valid"))

@@ -12,6 +12,7 @@ import torch
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.lra import seeds
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
 from luna_fairseq.lra.results import Result, check_comparable
@@ -232,6 +233,7 @@ def test_data_of_another_task_is_refused(tmp_path, capsys):
     "options, batch",
     [
         (["--batch-size", "32", "--batch-size", "4"], ["--batch-size", "4"]),
+        (["--batch-size", "32", "--max-sentences", "4"], ["--batch-size", "4"]),
         (["--max-tokens", "2048"], ["--max-tokens", "2048"]),
     ],
 )
@@ -246,7 +248,8 @@ def test_a_test_has_batches_of_the_training(options, batch, tmp_path, monkeypatc
     monkeypatch.setattr(seeds, "run_logged", test)
     planned = Result("ListOps", "luna-16", 1, 0.0, ["--task", "lra-text", *options], "a")
     assert seeds.train_and_test(tmp_path, tmp_path, planned).accuracy == 40.0
-    words = commands[-1]
+    for words in commands:  # one GPU, as the recipes state
+        assert parse_options(words)["--distributed-world-size"] == "1"
     assert words[words.index("--task") : words.index("--required-batch-size-multiple")] == [
         "--task",
         "lra-text",

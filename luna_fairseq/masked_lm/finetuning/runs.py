@@ -12,6 +12,7 @@ from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
 from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.run_length import check_not_longer
 from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 from luna_fairseq.masked_lm.finetune import FineTuningOptions
 from luna_fairseq.masked_lm.finetuning import TASKS
@@ -125,11 +126,12 @@ class FineTuning:
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Lock a run's folder. Raise InputError if it contains a run with other options or data."""
+        """Lock a run's folder. Raise InputError if it has a longer run, or one with other options or data."""
         must_match = select_fixed_options(options[1:], compares_results=True)
         must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
         must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))
         check_same_run(folder, "--out", must_match)
+        check_not_longer(folder, "--out", options[1:])
 
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
         """Return the fairseq-train arguments for one run with the hyperparameters ``setting``."""
