@@ -14,6 +14,7 @@ from luna_fairseq.commands.launch import compute_launch
 from luna_fairseq.errors import InputError
 from luna_fairseq.files import sole_writer
 from luna_fairseq.files.checksums import checksum_of_data
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.same_run import (
     check_same_run,
     parse_options,
@@ -21,6 +22,7 @@ from luna_fairseq.files.same_run import (
     select_fixed_options,
 )
 from luna_fairseq.lra import seeds
+from luna_fairseq.masked_lm.finetuning import runs
 from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
 RECIPE = "bitext/demo"
@@ -141,6 +143,46 @@ def test_explicit_requests_are_not_compared(words, data, tmp_path):
     begin_training(data, tmp_path / "out")
     words = [*words, "--seed", "9"] if "--max-update" not in words else words
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
+
+
+def test_the_pretrained_checkpoint_may_have_another_path(data, tmp_path):
+    begin_finetuning(data, tmp_path / "out", "--finetune-from-model", "pretrained.pt")
+    begin_finetuning(data, tmp_path / "out", "--finetune-from-model", "./pretrained.pt")
+
+
+def finetune(data, out, *words):
+    """Fine-tune with one setting, without training. Return True if the run was not finished before."""
+    run, trained, pretrained = FineTuning.__new__(FineTuning), [], data.parent / "pretrained.pt"
+    if not pretrained.exists():
+        pretrained.touch()
+    run.options = argparse.Namespace(pretrained=pretrained, data=data, at_a_time=1, out=out)
+    run.data, run.steps = None, FinishedSteps(out, "finetune.json")
+
+    def train(command, log, name, shown):
+        trained.append(name)
+        for file in ("checkpoint_last.pt", "checkpoint_best.pt"):
+            (log.parent / file).touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_train_options", lambda folder, setting: [str(data), *words])
+        patch.setattr(runs, "train_logged", train)
+        patch.setattr(runs, "evaluate", lambda *_: ({"accuracy": 90.0}, [], ""))
+        assert run._train_and_evaluate("run", None) == {"accuracy": 90.0}
+    return bool(trained)
+
+
+def test_a_refused_start_does_not_forget_a_finished_run(data, tmp_path):
+    assert finetune(data, tmp_path / "out", "--seed", "1")
+    with pytest.raises(InputError, match="--seed 1 before, --seed 2 now"):
+        finetune(data, tmp_path / "out", "--seed", "2")
+    assert not finetune(data, tmp_path / "out", "--seed", "1")
+
+
+def test_a_finished_run_within_the_folder_of_the_data_is_found(data):
+    assert finetune(data, data / "runs") and not finetune(data, data / "runs")
+    (data / "label").mkdir()
+    (data / "label" / "test.label").write_text("1")
+    assert finetune(data, data / "runs")
 
 
 def test_the_order_and_the_short_names_of_options_do_not_matter(data, tmp_path):

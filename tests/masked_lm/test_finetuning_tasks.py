@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -228,6 +229,12 @@ def test_options_of_table_9():
     assert "--weight-decay 0.01" in words and words.endswith("--lr-scheduler fixed --warmup-updates 150")
     words = " ".join(choose_settings(TASKS["CommonsenseQA"], "table-9").options(1000))
     assert "--attention-dropout 0.0 --activation-dropout 0.1" in words
+
+
+def test_learning_rates_keep_all_digits():
+    rates = (1.2345678e-5, 1.2345679e-5, 1e-5)
+    runs = enumerate_settings(replace(choose_settings(TASKS["RTE"], "table-9"), learning_rates=rates))
+    assert list(runs) == ["batch32-lr1.2345678e-05", "batch32-lr1.2345679e-05", "batch32-lr1e-05"]
 
 
 @pytest.mark.parametrize(
