@@ -145,6 +145,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
                 continue
         say(f"{title}, {label}: {results[path].accuracy:.2f}")
         curves[label] = read_curve(folder / TRAIN_LOG)
+        if args.curves is not None and not curves[label]:
+            say(f"{folder / TRAIN_LOG} has no validation accuracies for --curves")
     done = [results[path] for path in sorted(results)]
     if costs is not None:
         common, accuracies = common_accuracies([result for result in done if result.model in models])

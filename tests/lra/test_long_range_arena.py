@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from fairseq.data import Dictionary, indexed_dataset
+from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.lra import seeds
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
+from luna_fairseq.lra.figure import read_curve
 from luna_fairseq.lra.results import Result, check_comparable
 from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
 from luna_fairseq.lra.writing import write_images, write_tokens
@@ -211,6 +213,15 @@ def test_seeds_of_other_runs_are_not_averaged(options, data, refused):
             check_comparable(results)
     else:
         check_comparable(results)
+
+
+@pytest.mark.parametrize("kind", [SimpleProgressBar, JsonProgressBar])
+def test_curves_are_read_from_logs_of_both_formats(kind, tmp_path, caplog):
+    caplog.set_level("INFO")
+    stats = {"loss": "2.5", "accuracy": "12.5", "wps": "9", "num_updates": 4, "best_accuracy": "50"}
+    kind([], epoch=3, prefix="valid on 'valid' subset").print(stats, tag="valid", step=4)
+    (tmp_path / "train.log").write_text(caplog.text)
+    assert read_curve(tmp_path / "train.log") == {4: 12.5}
 
 
 @pytest.mark.parametrize(
