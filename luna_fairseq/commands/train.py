@@ -93,7 +93,6 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str], precis
     dataset = recipe.settings["dataset"]
     if not dataset.get("max_tokens") and "--update-freq" not in options:
         # --update-freq follows the batch size per GPU, so the size of the whole batch stays the same.
-        options.pop("--max-sentences", None)
         options["--batch-size"] = str(dataset["batch_size"])
     return {**options, "training data": checksum_of_data([Path(one) for one in data.split(":")])}
 

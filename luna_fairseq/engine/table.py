@@ -21,6 +21,7 @@ _MODULES = (
     "batches",
     "checkpoint_contents",
     "checkpoints",
+    "correlations",
     "data_loaders",
     "entry_points",
     "loader_threads",

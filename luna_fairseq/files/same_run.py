@@ -14,13 +14,21 @@ from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
 _SHORT = {"-s": "--source-lang", "-t": "--target-lang", "-a": "--arch"}
+_ALIASES = {
+    "--max-sentences": "--batch-size",
+    "--max-sentences-valid": "--batch-size-valid",
+    "--save-async": "--write-checkpoints-asynchronously",
+}
 # Options of fairseq-train that may change when a run is resumed. The options of models that may change are
 # marked in their dataclasses.
 _DURATION = {
     *("--max-epoch", "--max-update", "--stop-time-hours", "--stop-min-lr", "--patience"),
     *("--save-interval", "--save-interval-updates", "--validate-interval", "--validate-interval-updates"),
-    *("--disable-validation", "--valid-subset", "--ignore-unused-valid-subsets", "--max-tokens"),
+    *("--disable-validation", "--valid-subset", "--ignore-unused-valid-subsets"),
 }
+# Options of the batch that may change when a run is resumed. They change its results.
+_WORLD_SIZE = "--distributed-world-size"
+_BATCH = {"--max-tokens", _WORLD_SIZE}
 # Options that change neither a run nor its results: folders, logs, checkpoints to keep, and devices.
 _SURROUNDINGS = {
     *("--save-dir", "--keep-last-epochs", "--keep-interval-updates", "--keep-interval-updates-pattern"),
@@ -29,10 +37,10 @@ _SURROUNDINGS = {
     *("--log-interval", "--log-format", "--log-file", "--no-progress-bar", "--tensorboard-logdir"),
     *("--wandb-project", "--aim-repo", "--aim-run-hash", "--azureml-logging", "--profile"),
     *("--num-workers", "--data-buffer-size", "--empty-cache-freq", "--cpu", "--device-id"),
-    *("--distributed-world-size", "--distributed-num-procs", "--distributed-port", "--distributed-rank"),
-    *("--distributed-init-method", "--distributed-backend", "--distributed-no-spawn", "--nprocs-per-node"),
+    *("--distributed-num-procs", "--distributed-port", "--distributed-rank", "--distributed-init-method"),
+    *("--distributed-backend", "--distributed-no-spawn", "--nprocs-per-node"),
     *("--ddp-backend", "--ddp-comm-hook", "--bucket-cap-mb", "--find-unused-parameters", "--fast-stat-sync"),
-    *("--max-tokens-valid", "--batch-size-valid", "--max-sentences-valid", "--required-batch-size-multiple"),
+    *("--max-tokens-valid", "--batch-size-valid", "--required-batch-size-multiple"),
 }
 
 
@@ -99,7 +107,7 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 
     ``words`` is the command line, split into words. If an option is repeated, the last value takes effect.
     Multiple values are joined with spaces, and a flag has an empty value. A short option, also one that is
-    joined with its value, such as ``-sen``, has its long name.
+    joined with its value, such as ``-sen``, has its long name, and ``--max-sentences`` is ``--batch-size``.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16", "-s", "en"])
@@ -113,7 +121,7 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
             word = _SHORT[word[:2]] + (f"={value}" if value else "")
         if word.startswith("--"):
             name, equals, value = word.partition("=")
-            values = options[name] = [value] if equals else []
+            values = options[_ALIASES.get(name, name)] = [value] if equals else []
         else:
             values.append(word)
     return {name: " ".join(option_values) for name, option_values in options.items()}
@@ -123,18 +131,21 @@ def select_fixed_options(words: Sequence[str], compares_results: bool = False) -
     """Return the names and values of fairseq-train options that must not change when a run is resumed.
 
     ``words`` is the command line, split into words. Options for the duration of training, devices,
-    checkpoints and logging are omitted. Model options that may change, such as dropout, are included only if
-    the results of several runs are compared (``compares_results``).
+    checkpoints and logging are omitted. Model options that may change, such as dropout, and options that
+    change the size of a batch are included only if the results of several runs are compared
+    (``compares_results``).
     """
-    return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY if compares_results else MAY_CHANGE)
+    if compares_results:
+        return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY)
+    return _leave_out(words, {*_DURATION, *_SURROUNDINGS, *_BATCH}, MAY_CHANGE)
 
 
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
     """Describe how two fairseq-train command lines differ in options that affect the trained model.
 
     If the returned list is not empty, the results of the two runs are not comparable. The random seed is
-    compared as well. Options for devices, logging and saved checkpoints are ignored, and so are model options
-    that change only time or memory.
+    compared as well, and so is the number of processes. Options for devices, logging and saved checkpoints
+    are ignored, and so are model options that change only time or memory.
     """
     return differences(*(_leave_out(words, _SURROUNDINGS, COSTS_ONLY) for words in (one, other)))
 
@@ -142,6 +153,8 @@ def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
     """Parse command-line options. Omit options in ``names``, and model options with metadata ``mark``."""
     options = parse_options(words)
+    if options.get(_WORLD_SIZE) == "1":  # the default of the commands whose results are compared
+        del options[_WORLD_SIZE]
     marked = marked_options(model_name({"arch": options.get("--arch")}), mark)
     spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())
     return {name: value for name, value in options.items() if name not in names and name not in spellings}

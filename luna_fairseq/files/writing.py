@@ -58,9 +58,12 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Context manager that yields an empty temporary folder to fill, and renames it to ``folder`` on success.
 
-    ``folder`` must be empty or absent. After an exception, the temporary folder is removed. Raises InputError
-    if another process is writing the same folder.
+    ``folder`` must be empty or absent. A symbolic link stays, and its target is replaced. After an exception,
+    the temporary folder is removed. Raises InputError if ``folder`` cannot be replaced, or if another process
+    is writing the same folder.
     """
+    check_replaceable(folder)
+    folder = Path(os.path.realpath(folder))
     temporary = folder.with_name(folder.name + ".tmp")
     temporary.mkdir(parents=True, exist_ok=True)
     lock_folder(temporary)
@@ -120,6 +123,24 @@ def check_writable(path: Path, option: str) -> None:
         if is_wrong:
             advice = f"Use {option} with a file in a folder that exists and is writable."
             raise InputError(f"cannot write {path}: {reason}. {advice}")
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise InputError if :func:`replacing_folder` cannot create or replace a folder.
+
+    Call this function before a long computation.
+    """
+    path = Path(os.path.realpath(folder))
+    parent = next((parent for parent in path.parents if parent.exists()), path)
+    for is_wrong, reason in (
+        (os.path.ismount(path), "it is a mount point"),
+        (path.is_dir() and path.samefile("."), "it is the working directory"),
+        (not os.access(parent, os.W_OK), f"{parent} is not writable"),
+    ):
+        if is_wrong:
+            raise InputError(
+                f"cannot replace the folder {folder}: {reason}. Give a new folder in a writable place."
+            )
 
 
 def _refuse_device(path: Path) -> None:

@@ -20,7 +20,7 @@ from luna_fairseq.checks.same_training import KINDS, has_known_task, stored_iden
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
-from luna_fairseq.files.writing import replacing_folder
+from luna_fairseq.files.writing import check_replaceable, replacing_folder
 from luna_fairseq.huggingface.shipped_code import write_code
 
 PROGRAM = "luna-export-huggingface"
@@ -118,10 +118,11 @@ def convert_checkpoint(
     """Load a fairseq checkpoint, and convert its model and tokenizer to transformers.
 
     :func:`export` describes the arguments. Raises InputError if the output folder ``folder`` already exists,
-    or if the checkpoint cannot be exported.
+    or cannot be written, or if the checkpoint cannot be exported.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
+    check_replaceable(folder)
     if not path.is_file():
         raise InputError(f"--path {path} does not exist. Give the checkpoint to export.")
     try:

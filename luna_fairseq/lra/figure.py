@@ -14,6 +14,10 @@ from luna_fairseq.errors import InputError
 MIB = 2**20
 TRANSFORMER = "transformer-softmax"
 MAX_CIRCLE_AREA = 3000.0  # points squared
+# Line of a log with an accuracy and a number of updates, for --log-format simple and json.
+_VALIDATION = re.compile(
+    r"""(?:'valid' subset.*\| accuracy |"valid_accuracy": ")([\d.]+).*num_updates(?: |": ")(\d+)"""
+)
 
 
 class Cost(NamedTuple):
@@ -113,11 +117,12 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 def read_curve(log: Path) -> Dict[int, float]:
     """Read the validation accuracy in percent at each update from a log of fairseq-train.
 
-    If a resumed run repeated an update, the later accuracy is used. Without a log, the result is {}.
+    Its --log-format is simple or json. If a resumed run repeated an update, the later accuracy is used.
+    Without a log, the result is {}.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
-    return {int(match[2]): float(match[1]) for match in found if match}
+    matches = filter(None, map(_VALIDATION.search, lines))
+    return {int(match[2]): float(match[1]) for match in matches}
 
 
 def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str) -> None:

@@ -8,7 +8,7 @@ The command prints a table of all results under DIR, including those of earlier 
 sample standard deviation and the number of seeds for each model and task.
 
 If you start the command again, it resumes an interrupted training and skips finished runs. Options after --
-are passed to fairseq-train and override the recipe.
+are passed to fairseq-train and override the recipe. One GPU is used, so that a batch has the recipe's size.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
+from luna_fairseq.files.run_length import check_not_longer
 from luna_fairseq.files.same_run import check_same_run, parse_options, select_fixed_options
 from luna_fairseq.files.writing import check_separate, write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
@@ -135,6 +136,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         check_same_run(folder, "--out", identity, [RESULT, "checkpoint_last.pt"])
         path, label = folder / RESULT, f"{planned.model}, seed {planned.seed}"
         if path not in results:
+            check_not_longer(folder, "--out", planned.options)
             try:
                 results[path] = train_and_test(args.data, folder, planned)
             except DivergedError as error:
@@ -143,6 +145,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
                 continue
         say(f"{title}, {label}: {results[path].accuracy:.2f}")
         curves[label] = read_curve(folder / TRAIN_LOG)
+        if args.curves is not None and not curves[label]:
+            say(f"{folder / TRAIN_LOG} has no validation accuracies for --curves")
     done = [results[path] for path in sorted(results)]
     if costs is not None:
         common, accuracies = common_accuracies([result for result in done if result.model in models])
@@ -243,10 +247,11 @@ def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
     """
     folder.mkdir(parents=True, exist_ok=True)
     options = planned.options
-    user_dir = ["--user-dir", USER_DIR]
-    words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(planned.seed), *options]
+    # fairseq would start a process for each GPU of the machine, each of which reads a whole batch.
+    start = [str(data), "--user-dir", USER_DIR, "--distributed-world-size", "1"]
+    words = [*start, "--save-dir", str(folder), "--seed", str(planned.seed), *options]
     train_logged(fairseq_command("train", words), folder / TRAIN_LOG, f"{planned.model}, seed {planned.seed}")
-    words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
+    words = [*start, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     given = parse_options(options)
     for name in ("--task", "--batch-size", "--max-tokens"):
         words += [name, given[name]] if name in given else []

@@ -13,7 +13,6 @@ the recipe.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
@@ -26,6 +25,7 @@ from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import digest, file_stamps
 from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.run_length import check_not_longer, find_epochs
 from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.translation import evaluate, prepare_bitext
@@ -122,7 +122,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
             )
     # Check this before replacing the data that the checkpoints were trained on.
     check_same_run(out, "--destdir", preparation.resume_settings(), ["checkpoints/checkpoint_last.pt"])
-    _check_not_beyond(checkpoints, epochs, parsed.max_update or 0)
+    check_not_longer(checkpoints, "--destdir", words)
     preparation.run()
     preparation.check_positions(settings)
     # from_pretrained looks for the model of the subwords next to the checkpoint, and refuses two of them.
@@ -168,37 +168,9 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
         raise SystemExit(status)
 
 
-def _check_not_beyond(checkpoints: Path, epochs: int, updates: int) -> None:
-    """Raise InputError if the run in a folder is longer than ``epochs`` or ``updates`` (0: no limit).
-
-    It would be scored as if it had the given length.
-    """
-    last = checkpoints / "checkpoint_last.pt"
-    reached = {"--max-epoch": max(_find_epochs(checkpoints), default=0)}
-    if updates and last.is_file():
-        # Imported here so that --help does not wait for torch.
-        from luna_fairseq.files.checkpoints import count_updates
-
-        reached["--max-update"] = count_updates(last) or 0
-    for option, limit in (("--max-epoch", epochs), ("--max-update", updates)):
-        number = reached.get(option, 0)
-        if 0 < limit < number:
-            raise InputError(
-                f"{checkpoints} has a run of {option} {number}, longer than {option} {limit}. "
-                f"Give -- {option} {number} or more, or another --destdir."
-            )
-
-
-def _find_epochs(checkpoints: Path) -> Dict[int, Path]:
-    """Return the checkpoints of whole epochs in a folder, keyed by epoch."""
-    paths = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in paths]
-    return {int(match[1]): path for match, path in matches if match}
-
-
 def _select_checkpoints(checkpoints: Path, average: int) -> List[Path]:
     """Return a folder's last ``average`` epoch checkpoints, or ``checkpoint_last.pt`` if there are none."""
-    found = _find_epochs(checkpoints)
+    found = find_epochs(checkpoints)
     if not found:
         print(f"{checkpoints} has no checkpoint of an epoch: checkpoint_last.pt is used without averaging")
         return [checkpoints / "checkpoint_last.pt"]

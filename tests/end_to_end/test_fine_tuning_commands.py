@@ -19,6 +19,8 @@ from copying import PRETRAIN, sentences
 from forked import run_module
 
 from fairseq.criterions.sentence_prediction import SentencePredictionConfig
+from luna_fairseq.engine.correlations import CORRELATIONS
+from luna_fairseq.engine.patch import NOT_NEEDED
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetune import _OWN, FineTuningOptions
 from luna_fairseq.masked_lm.finetuning import runs
@@ -187,6 +189,20 @@ def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
         words = [data, "--path", tmp_path / "other.pt", "--split", "test"]
         assert in_this_process("evaluate_task", *words) == 0
         assert f"4 examples{cut}:" in capsys.readouterr().out
+
+
+def test_sts_b_with_one_example_at_a_time(forked_commands, text, pretrained, tmp_path, capsys):
+    if CORRELATIONS.state == NOT_NEEDED:
+        pytest.skip("this fairseq computes no correlations")
+    for seed, (name, number) in enumerate((("train", 4), ("dev", 3))):
+        lines = [f"{' '.join(words)}\tw1\t{len(words) % 6}\n" for words in sentences(number, seed)]
+        (tmp_path / f"{name}.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(lines), "utf-8")
+    words = ["STS-B", tmp_path, "--vocabulary", text, "--destdir", tmp_path / "bin", "--workers", 1]
+    assert in_this_process("prepare_task", *words) == 0
+    words = ["STS-B", tmp_path / "bin", "--pretrained", pretrained, "--out", tmp_path / "out"]
+    words += ["--sweep", "table-9", "--at-a-time", 1, "--epochs", 1]
+    assert in_this_process("finetune", *words) == 0
+    assert "best: batch32-lr1e-05, pearson_spearman " in capsys.readouterr().out
 
 
 def test_a_diverging_run_does_not_end_the_sweep(forked_commands, sst2, pretrained, tmp_path, capsys):

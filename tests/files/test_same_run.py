@@ -3,15 +3,18 @@
 import argparse
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
+import torch
 
 from luna_fairseq.commands import train
 from luna_fairseq.commands.launch import compute_launch
 from luna_fairseq.errors import InputError
 from luna_fairseq.files import sole_writer
 from luna_fairseq.files.checksums import checksum_of_data
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.same_run import (
     check_same_run,
     parse_options,
@@ -19,6 +22,7 @@ from luna_fairseq.files.same_run import (
     select_fixed_options,
 )
 from luna_fairseq.lra import seeds
+from luna_fairseq.masked_lm.finetuning import runs
 from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
 RECIPE = "bitext/demo"
@@ -104,11 +108,81 @@ def test_a_run_whose_result_is_compared_keeps_its_dropout(begin, data, tmp_path)
         begin(data, tmp_path / "out", "--attention-dropout", "0.3")
 
 
+@pytest.mark.parametrize("begin", [begin_seeds, begin_finetuning])
+def test_a_run_whose_result_is_compared_keeps_its_batch(begin, data, tmp_path):
+    begin(data, tmp_path / "out")
+    begin(data, tmp_path / "out", "--distributed-world-size", "1")
+    for name in ("--max-tokens", "--distributed-world-size"):
+        with pytest.raises(InputError, match=f"no {name} before, {name} 2 now"):
+            begin(data, tmp_path / "out", name, "2")
+
+
+@pytest.mark.parametrize("begin", [begin_seeds, begin_finetuning])
+@pytest.mark.parametrize(
+    "option, limit, refused",
+    [
+        ("--max-update", "39", "40 updates"),
+        ("--max-update", "40", None),
+        ("--max-epoch", "3", "4 epochs"),
+        ("--max-epoch", "4", None),
+        ("--max-epoch", "0", None),
+    ],
+)
+def test_a_longer_run_is_not_tested_as_a_shorter_one(begin, option, limit, refused, data, tmp_path):
+    begin(data, tmp_path / "out")
+    (last,) = (tmp_path / "out").rglob("checkpoint_last.pt")
+    for place in ({"epoch": 5, "iterations_in_epoch": 0}, {"epoch": 4, "iterations_in_epoch": 7}):
+        state = {"extra_state": {"train_iterator": place}, "optimizer_history": [{"num_updates": 40}]}
+        torch.save(state, str(last))
+        with pytest.raises(InputError, match=f"{refused}, longer") if refused else nullcontext():
+            begin(data, tmp_path / "out", option, limit)
+
+
 @pytest.mark.parametrize("words", [["--reset-optimizer"], ["--restore-file", "x.pt"], ["--max-update", "3"]])
 def test_explicit_requests_are_not_compared(words, data, tmp_path):
     begin_training(data, tmp_path / "out")
     words = [*words, "--seed", "9"] if "--max-update" not in words else words
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
+
+
+def test_the_pretrained_checkpoint_may_have_another_path(data, tmp_path):
+    begin_finetuning(data, tmp_path / "out", "--finetune-from-model", "pretrained.pt")
+    begin_finetuning(data, tmp_path / "out", "--finetune-from-model", "./pretrained.pt")
+
+
+def finetune(data, out, *words):
+    """Fine-tune with one setting, without training. Return True if the run was not finished before."""
+    run, trained, pretrained = FineTuning.__new__(FineTuning), [], data.parent / "pretrained.pt"
+    if not pretrained.exists():
+        pretrained.touch()
+    run.options = argparse.Namespace(pretrained=pretrained, data=data, at_a_time=1, out=out)
+    run.data, run.steps = None, FinishedSteps(out, "finetune.json")
+
+    def train(command, log, name, shown):
+        trained.append(name)
+        for file in ("checkpoint_last.pt", "checkpoint_best.pt"):
+            (log.parent / file).touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "_train_options", lambda folder, setting: [str(data), *words])
+        patch.setattr(runs, "train_logged", train)
+        patch.setattr(runs, "evaluate", lambda *_: ({"accuracy": 90.0}, [], ""))
+        assert run._train_and_evaluate("run", None) == {"accuracy": 90.0}
+    return bool(trained)
+
+
+def test_a_refused_start_does_not_forget_a_finished_run(data, tmp_path):
+    assert finetune(data, tmp_path / "out", "--seed", "1")
+    with pytest.raises(InputError, match="--seed 1 before, --seed 2 now"):
+        finetune(data, tmp_path / "out", "--seed", "2")
+    assert not finetune(data, tmp_path / "out", "--seed", "1")
+
+
+def test_a_finished_run_within_the_folder_of_the_data_is_found(data):
+    assert finetune(data, data / "runs") and not finetune(data, data / "runs")
+    (data / "label").mkdir()
+    (data / "label" / "test.label").write_text("1")
+    assert finetune(data, data / "runs")
 
 
 def test_the_order_and_the_short_names_of_options_do_not_matter(data, tmp_path):
@@ -190,6 +264,9 @@ def test_results_are_compared_with_all_that_changes_them():
     words = "--arch luna_lra_listop --dropout 0.1 --max-update 9".split()
     assert result_differences(words, [*words, "--checkpoint-activations", "--cpu"]) == []
     assert result_differences(words, [*words, "--dropout=1"]) == ["--dropout 0.1 before, --dropout 1 now"]
+    assert result_differences([*words, "--max-sentences", "4"], [*words, "--batch-size=4"]) == []
+    assert result_differences(words, [*words, "--distributed-world-size", "1"]) == []
+    assert len(result_differences(words, [*words, "--distributed-world-size", "8"])) == 1
     assert result_differences(words, words[:-2]) == ["--max-update 9 before, no --max-update now"]
 
 
@@ -241,6 +318,8 @@ def test_options_and_contents(data, tmp_path):
     words = ["--seed", "-1", "-s", "en", "-tde", "-a=luna", "--arch", "luna_lm"]
     long = {"--source-lang": "en", "--target-lang": "de", "--arch": "luna_lm"}
     assert parse_options(words) == {"--seed": "-1", **long}
+    words = ["--batch-size", "8", "--max-sentences=4", "--save-async"]
+    assert parse_options(words) == {"--batch-size": "4", "--write-checkpoints-asynchronously": ""}
     before = checksum_of_data([data])
     (data / "valid.bin").write_text("other")
     assert checksum_of_data([data]) == before != checksum_of_data([data], ("train", "valid"))

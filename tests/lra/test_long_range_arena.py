@@ -13,9 +13,12 @@ import torch
 
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.logging import metrics
+from fairseq.logging.progress_bar import JsonProgressBar, SimpleProgressBar
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.lra import figure, seeds
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
+from luna_fairseq.lra.figure import read_curve
 from luna_fairseq.lra.results import Result, check_comparable
 from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
 from luna_fairseq.lra.writing import write_images, write_tokens
@@ -214,6 +217,15 @@ def test_seeds_of_other_runs_are_not_averaged(options, data, refused):
         check_comparable(results)
 
 
+@pytest.mark.parametrize("kind", [SimpleProgressBar, JsonProgressBar])
+def test_curves_are_read_from_logs_of_both_formats(kind, tmp_path, caplog):
+    caplog.set_level("INFO")
+    stats = {"loss": "2.5", "accuracy": "12.5", "wps": "9", "num_updates": 4, "best_accuracy": "50"}
+    kind([], epoch=3, prefix="valid on 'valid' subset").print(stats, tag="valid", step=4)
+    (tmp_path / "train.log").write_text(caplog.text)
+    assert read_curve(tmp_path / "train.log") == {4: 12.5}
+
+
 @pytest.mark.parametrize(
     "option", ["--arch", "-a", "--seed", "--encoder-projection-length", "--use-p", "--task"]
 )
@@ -234,6 +246,7 @@ def test_data_of_another_task_is_refused(tmp_path, capsys):
     "options, batch",
     [
         (["--batch-size", "32", "--batch-size", "4"], ["--batch-size", "4"]),
+        (["--batch-size", "32", "--max-sentences", "4"], ["--batch-size", "4"]),
         (["--max-tokens", "2048"], ["--max-tokens", "2048"]),
     ],
 )
@@ -252,6 +265,8 @@ def test_a_test_reads_the_best_checkpoint_in_batches_of_the_training(options, ba
     assert train[train.index("--seed") + 1] == "1"
     best = str(tmp_path / "checkpoint_best.pt")
     assert words[words.index("--path") : words.index("--task")] == ["--path", best, "--valid-subset", "test"]
+    for words in commands:  # one GPU, as the recipes state
+        assert parse_options(words)["--distributed-world-size"] == "1"
     assert words[words.index("--task") : words.index("--required-batch-size-multiple")] == [
         "--task",
         "lra-text",

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -73,6 +74,29 @@ def test_listops(tmp_path, capsys):
     assert "finished before" in capsys.readouterr().out
     assert prepare_lra.main(["listops", "--destdir", str(out), *GENERATE, "--seed", "2"]) == 1
     assert "max_length, min_length, seed" in capsys.readouterr().err
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path):
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to("large")
+    out = prepare("listops", tmp_path, *GENERATE, "--min-length", 5, "--max-length", 60)
+    assert out.is_symlink() and (tmp_path / "large" / "src-bin" / "train.bin").is_file()
+
+
+@pytest.mark.parametrize("problem", ["working directory", "mount point", "not writable"])
+def test_a_folder_that_cannot_be_replaced_is_refused_before_the_work(problem, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    if problem == "working directory":
+        monkeypatch.chdir(out)
+    elif problem == "mount point":
+        monkeypatch.setattr(os.path, "ismount", lambda path: path == out)
+    else:
+        monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    destdir = "." if problem == "working directory" else str(out)
+    assert prepare_lra.main(["listops", "--destdir", destdir, *GENERATE]) == 1
+    error = capsys.readouterr().err
+    assert problem in error and error.count("\n") == 1 and not (tmp_path / "out.tmp").exists()
 
 
 HOLD = """

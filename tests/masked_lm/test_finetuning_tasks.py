@@ -2,18 +2,23 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fairseq.criterions.sentence_prediction import SentencePredictionConfig
+from fairseq.criterions.sentence_prediction import SentencePredictionConfig, SentencePredictionCriterion
 from fairseq.data import Dictionary
+from fairseq.logging import metrics
+from luna_fairseq.engine.correlations import CORRELATIONS
+from luna_fairseq.engine.patch import NOT_NEEDED
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.evaluation import _to_label
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
+from luna_fairseq.masked_lm.finetuning.preparation import TaskPreparation
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
 from luna_fairseq.masked_lm.finetuning.runs import find_best
 from luna_fairseq.masked_lm.finetuning.settings import (
@@ -25,6 +30,7 @@ from luna_fairseq.masked_lm.finetuning.settings import (
     task_options,
 )
 from luna_fairseq.masked_lm.finetuning.task import Example
+from luna_fairseq.masked_lm.prepare_task import TaskOptions
 from luna_fairseq.text.encoders import words_encoder
 
 # task -> (file of a split, split, its lines, inputs of the last example, its label)
@@ -157,6 +163,8 @@ def test_commonsense_qa(tmp_path):
     assert example.inputs == ("Q: Where ?", "A: t0", "A: t1", "A: t2", "A: t3", "A: t4")
     assert example.label == "C"
     assert TASKS["CommonsenseQA"].read(tmp_path, "test")[0].label is None
+    write(tmp_path / "test_rand_split_no_answers.jsonl", [json.dumps(question(""))])
+    assert TASKS["CommonsenseQA"].read(tmp_path, "test")[0].label is None
 
 
 @pytest.mark.parametrize(
@@ -174,6 +182,8 @@ def test_commonsense_qa(tmp_path):
         ("CommonsenseQA", "{}", "line 2"),
         ("CommonsenseQA", question(number=4), "got A, B, C, D"),
         ("CommonsenseQA", question("F"), "line 2.*got 'F'"),
+        ("CommonsenseQA", question(""), "line 2.*got ''"),
+        ("CommonsenseQA", question(None), "line 2.*got ''"),
     ],
 )
 def test_malformed_multiple_choice(name, change, message, tmp_path):
@@ -194,6 +204,21 @@ def test_metrics():
     scores = compute_metrics(TASKS["STS-B"], [1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
     assert scores["spearman"] == pytest.approx(100.0) and scores["pearson"] < 95
     assert scores["pearson_spearman"] == pytest.approx((scores["pearson"] + scores["spearman"]) / 2)
+    assert all(map(math.isnan, compute_metrics(TASKS["STS-B"], [1.0], [2.0]).values()))
+
+
+@pytest.mark.parametrize(
+    "predicted, expected, correlation",
+    [([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 100.0), ([1.0, 1.0], [2.0, 4.0], -100.0), ([1.0], [2.0], -100.0)],
+)
+def test_fairseq_selects_no_epoch_without_a_correlation(predicted, expected, correlation):
+    if CORRELATIONS.state == NOT_NEEDED:
+        pytest.skip("this fairseq computes no correlations")
+    log = {"loss": 1.0, "ntokens": 9, "nsentences": 3, "sample_size": 3, "report_pearson_and_spearman": True}
+    with metrics.aggregate(new_root=True) as found:
+        SentencePredictionCriterion.reduce_metrics([{**log, "pred": predicted, "targ": expected}])
+        names = ("pearson", "spearman", "pearson_and_spearman")
+        assert [found.get_smoothed_value(name) for name in names] == [correlation] * 3
 
 
 def test_options_of_table_9():
@@ -208,6 +233,12 @@ def test_options_of_table_9():
     assert "--weight-decay 0.01" in words and words.endswith("--lr-scheduler fixed --warmup-updates 150")
     words = " ".join(choose_settings(TASKS["CommonsenseQA"], "table-9").options(1000))
     assert "--attention-dropout 0.0 --activation-dropout 0.1" in words
+
+
+def test_learning_rates_keep_all_digits():
+    rates = (1.2345678e-5, 1.2345679e-5, 1e-5)
+    runs = enumerate_settings(replace(choose_settings(TASKS["RTE"], "table-9"), learning_rates=rates))
+    assert list(runs) == ["batch32-lr1.2345678e-05", "batch32-lr1.2345679e-05", "batch32-lr1e-05"]
 
 
 @pytest.mark.parametrize(
@@ -265,6 +296,25 @@ def test_accumulation():
 def test_lengths_of_model_inputs(task, pieces, longest, tmp_path):
     writer = PreparedWriter(tmp_path, TASKS[task], Dictionary())
     assert writer._lengths(np.array(pieces)).tolist() == longest
+
+
+def test_only_folders_of_a_task_are_replaced(tmp_path):
+    for name in ("input0", "input5", "inputs", "input_notes", "input0.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").touch()
+    PreparedWriter(tmp_path, TASKS["SST-2"], Dictionary()).finish()
+    kept = {path.parent.name for path in tmp_path.glob("*/mine")}
+    assert kept == {"inputs", "input_notes", "input0.old"} and not (tmp_path / "input5").exists()
+
+
+@pytest.mark.parametrize("name", ["input0", "input1", "label", "sentencepiece.bpe.model"])
+def test_files_of_others_are_not_replaced(name, tmp_path):
+    preparation = TaskPreparation.__new__(TaskPreparation)
+    preparation.options = TaskOptions("SST-2", tmp_path, tmp_path / "vocabulary", tmp_path / "out")
+    preparation.tokenizer = [tmp_path / "vocabulary" / "sentencepiece.bpe.model"]
+    (tmp_path / "out" / name).mkdir(parents=True)
+    with pytest.raises(InputError, match=f"{name} already exists"):
+        preparation.run()
 
 
 def test_what_was_written_and_has_vanished_is_named(tmp_path):

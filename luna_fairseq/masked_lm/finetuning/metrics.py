@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, Sequence
 
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
@@ -11,7 +12,12 @@ from luna_fairseq.requirements import import_package
 def compute_metrics(
     task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]
 ) -> Dict[str, float]:
-    """Compare predicted with expected labels. Return a dictionary of the task's metrics in percent."""
+    """Compare predicted with expected labels. Return a dictionary of the task's metrics in percent.
+
+    A correlation is NaN for a single example, or if all predictions are equal.
+    """
+    if task.is_regression and len(expected) < 2:
+        return dict.fromkeys(task.metrics, math.nan)
     metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
     stats = import_package("scipy.stats", f"the metric of {task.name}")
     functions: Dict[str, Callable[[], float]] = {

@@ -77,10 +77,11 @@ class CommonsenseQA(FineTuningTask):
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
         if not lines:
             raise InputError(f"{path} is empty. Give the published file.")
-        return [self._parse_question(line, location) for location, line in lines]
+        is_test = split.startswith("test")
+        return [self._parse_question(line, location, is_test) for location, line in lines]
 
-    def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line of JSON to an example. If the line has no answer, the label is None or ""."""
+    def _parse_question(self, line: str, location: str, is_test: bool) -> Example:
+        """Convert a line of JSON to an example. In a test set, the answer may be missing or empty."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])
@@ -95,9 +96,10 @@ class CommonsenseQA(FineTuningTask):
             raise InputError(
                 f"{location}: expected the choices {', '.join(self.labels)}, got {', '.join(choices)}"
             )
-        label = entry.get("answerKey")
+        answer = entry.get("answerKey") or ""
+        label = None if is_test and not answer else self.check_label(answer, location)
         candidates = (f"A: {choices[name]}" for name in self.labels)
-        return Example((f"Q: {question}", *candidates), label and self.check_label(label, location))
+        return Example((f"Q: {question}", *candidates), label)
 
 
 def _parse_json(text: str, location: str) -> Any:

@@ -13,7 +13,13 @@ from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
-from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
+from luna_fairseq.masked_lm.finetuning.prepared import (
+    DESCRIPTION,
+    DICTIONARY,
+    PreparedTask,
+    PreparedWriter,
+    find_input_folders,
+)
 from luna_fairseq.masked_lm.prepare_task import TaskOptions
 from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.encoders import (
@@ -44,15 +50,18 @@ class TaskPreparation:
 
     def run(self) -> None:
         """Prepare the task unless the output is up to date, and print the size of each split."""
-        owned = ["input0", "label", DESCRIPTION, CHECKSUMS]
-        steps = FinishedSteps(self.options.destdir, "prepare_task.json", owned)
+        destdir = self.options.destdir
+        owned = [path.name for path in find_input_folders(destdir)]
+        owned += ["label", DESCRIPTION, CHECKSUMS]
+        owned += [path.name for path in self.tokenizer if path.parent.resolve() != destdir.resolve()]
+        steps = FinishedSteps(destdir, "prepare_task.json", owned)
         paths = [self.options.folder / name for name in self.task.splits.values()]
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
         files = [*sorted(published), self.options.vocabulary / DICTIONARY, *self.tokenizer]
         key = digest(VERSION, self.task.name, file_stamps(files))
         counts = steps.do("prepare", key, self._prepare, announce=False)
         self._check_unknown(counts["unknown"], counts["tokens"])
-        prepared = PreparedTask.load(self.options.destdir)
+        prepared = PreparedTask.load(destdir)
         for split, number in prepared.examples.items():
             answers = "" if split in prepared.labelled else ", without answers"
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")

@@ -59,6 +59,11 @@ class PreparedTask:
             raise InputError(f"{path} is damaged. Prepare the task again.") from error
 
 
+def find_input_folders(folder: Path) -> List[Path]:
+    """Return the folders input0, input1 and so on in the folder of a prepared task."""
+    return [path for path in folder.glob("input*") if path.name[len("input") :].isdecimal()]
+
+
 class PreparedWriter:
     """Writer of a task's data for fairseq. Files appear in ``folder`` only when :meth:`finish` is called.
 
@@ -105,7 +110,7 @@ class PreparedWriter:
 
     def finish(self) -> List[str]:
         """Move the temporary files into the final folder, replacing earlier ones, and return their names."""
-        for path in [*self.folder.glob("input*"), self.folder / "label"]:
+        for path in [*find_input_folders(self.folder), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
             os.replace(str(self.temporary / name), str(self.folder / name))

@@ -12,11 +12,12 @@ from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
 from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.run_length import check_not_longer
 from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 from luna_fairseq.masked_lm.finetune import FineTuningOptions
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
-from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
+from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask, find_input_folders
 from luna_fairseq.masked_lm.finetuning.pretrained import PretrainedCheckpoint
 from luna_fairseq.masked_lm.finetuning.settings import (
     SEARCH,
@@ -106,10 +107,10 @@ class FineTuning:
         """Train a run unless it is finished. Return its validation metrics, or {} if training diverged."""
         folder = self.options.out / name
         options = self._train_options(folder, setting)
-        files = sorted(path for path in self.options.data.glob("*/*") if path.is_file())
+        folders = [*find_input_folders(self.options.data), self.options.data / "label"]
+        files = sorted(path for each in folders for path in each.glob("*") if path.is_file())
 
         def train() -> Tuple[List[str], Dict[str, float]]:
-            self._check_same_run(folder, options)
             log = folder / "train.log"
             try:
                 train_logged(fairseq_command("train", options), log, name, shown=["| valid |"])
@@ -122,14 +123,19 @@ class FineTuning:
             return [f"{name}/{BEST}"], metrics
 
         key = digest(options, file_stamps([self.options.pretrained, *files]))
+        if self.steps.find(name, key) is None:  # checked before `do` forgets an earlier result
+            self._check_same_run(folder, options)
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Lock a run's folder. Raise InputError if it contains a run with other options or data."""
+        """Lock a run's folder. Raise InputError if it has a longer run, or one with other options or data."""
         must_match = select_fixed_options(options[1:], compares_results=True)
+        # The checkpoint is compared by its content, which may be in another place.
+        must_match.pop("--finetune-from-model", None)
         must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
         must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))
         check_same_run(folder, "--out", must_match)
+        check_not_longer(folder, "--out", options[1:])
 
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
         """Return the fairseq-train arguments for one run with the hyperparameters ``setting``."""
@@ -148,7 +154,7 @@ class FineTuning:
             ],
             *["--max-epoch", str(self.options.epochs), "--valid-subset", ",".join(subsets)],
             *[*self.pretrained.options, *self.task_options, *settings],
-            *["--lr", f"{setting.learning_rate:g}", "--dropout", f"{setting.dropout:g}"],
+            *["--lr", f"{setting.learning_rate}", "--dropout", f"{setting.dropout:g}"],
             *[
                 *accumulation_options(setting.batch_size, self.options.at_a_time),
                 "--required-batch-size-multiple",

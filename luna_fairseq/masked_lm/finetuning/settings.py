@@ -179,5 +179,5 @@ def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
     values = product(settings.batch_sizes, settings.learning_rates, settings.dropouts)
     for setting in map(Setting._make, values):
         dropout = f"-dropout{setting.dropout:g}" if len(settings.dropouts) > 1 else ""
-        runs[f"batch{setting.batch_size}-lr{setting.learning_rate:g}{dropout}"] = setting
+        runs[f"batch{setting.batch_size}-lr{setting.learning_rate}{dropout}"] = setting
     return runs
