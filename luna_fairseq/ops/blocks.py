@@ -89,6 +89,8 @@ def windowed_attention(
         torch.Size([2, 8, 100, 64])
     """
     T = q.size(2)
+    if q.numel() == 0:
+        return q.clone()
     size = max(1, min(max(before, after), T))
     left, right = min(1, before, T - size), min(1, after, T - size)
     mask = make_window_mask(q, size, (left, right), (before, after), key_padding_mask)

@@ -90,5 +90,16 @@ def test_a_batch_may_be_empty(T):
     assert causal(x, causal.read(packed), key_padding_mask=mask)[0].shape == (T, 0, C)
 
 
+@pytest.mark.parametrize("T", [1, 3])
+def test_a_batch_may_be_empty_in_decoding(attention, T):
+    query, packed, context = inputs(0, T=T)
+    memory = attention.prepare(attention.pack(packed, context)[1], Source())
+    assert isinstance(memory, AbsorbedMemory)
+    assert attention.unpack(query, memory)[0].shape == (T, 0, C)
+    causal = LunaCausalAttention(C, H).double()
+    shared = causal.read(torch.randn(L, 1, C, dtype=torch.float64))
+    assert causal(query, shared, keep_state=True)[0].shape == (T, 0, C)
+
+
 def test_a_projection_of_each_head_of_an_empty_batch():
     assert multiply_by_head(torch.randn(0, H, L, 3), torch.randn(H, 3, C)).shape == (0, H, L, C)
