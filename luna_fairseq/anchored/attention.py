@@ -43,7 +43,7 @@ from luna_fairseq.anchored.strengths import (
 )
 from luna_fairseq.anchored.window import split_window_weights, window_attention
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
+from luna_fairseq.modules.batch import Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
@@ -170,7 +170,7 @@ class AnchoredAttention(LunaAttention):
             )
         return self.diagonal(geometry.target, key_place, first=first)
 
-    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
+    def prepare(self, memory: Any, source: Source) -> Any:
         return memory
 
 
@@ -360,14 +360,15 @@ class AnchoredCrossAttention(AnchoredAttention):
             is_short=layout.is_short,
         )
 
-    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
+    def prepare(self, memory: Any, source: Source) -> Any:
         """Convert the cached keys and values for fast decoding, if every query attends to all source tokens.
 
         The resulting :class:`DecodingMemory` does not provide attention weights over the context. ``memory``
-        is returned unchanged if queries choose segments, on a GPU, or while torch traces or compiles a graph.
+        is returned unchanged if it has pack weights, if queries choose segments, on a GPU, or while torch
+        traces or compiles a graph.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
-        may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
+        may_prepare = LOOKUP_FORMS.forced() in (None, "prepared") and memory.mean_pack_weights is None
         if not (may_prepare and reads_all and is_eager_on_cpu(memory.key)):
             return memory
         B, H, L, _ = memory.key.shape

@@ -25,7 +25,7 @@ from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.segments import Segments, is_short_context, num_segments_read, segment_of_tokens
 from luna_fairseq.modules.batch import can_branch_on_values
 from luna_fairseq.modules.memory import ReadWeights
-from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.ops.attention import disable_autocast, masked_softmax
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 
@@ -58,7 +58,7 @@ def naive_lookup_attention(
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         scaled = q.to(dtype) * q.size(-1) ** -0.5
         rows = scaled @ k.to(dtype).transpose(-2, -1)
         tokens = scaled @ token_k.to(dtype).transpose(-2, -1) + gate.to(dtype)[:, None, None]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.attention import disable_autocast
 from luna_fairseq.ops.chunks import chunk_slices
 from luna_fairseq.ops.forms import Form, FormTable, otherwise
 from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
@@ -57,7 +58,7 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
     ``pairs`` holds the N segments of W tokens for each of the M queries, and ``keys`` [R, W, K] the keys of
     all R segments.
     """
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
@@ -66,7 +67,7 @@ def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
 
     ``pairs`` holds each query's N segments of W tokens, and ``values`` [R, W, K] all values. Return [M, K].
     """
-    with torch.autocast(weights.device.type, enabled=False):
+    with disable_autocast(weights.device):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
 
 
@@ -85,7 +86,7 @@ class _Scores(torch.autograd.Function):
         q, keys, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
-        with torch.autocast(grad.device.type, enabled=False):
+        with disable_autocast(grad.device):
             grad_q = products.weighted_sum(grad, keys)
             grad_keys = products.sum_outer_products(grad, q, len(keys))
         return (None, grad_q, grad_keys, *[None] * len(pairs))
@@ -105,7 +106,7 @@ class _WeightedSum(torch.autograd.Function):
         refuse_second_derivatives("Look-up attention", "Use --packed-lookup 0")
         weights, values, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
-        with torch.autocast(grad.device.type, enabled=False):
+        with disable_autocast(grad.device):
             grad_weights = products.scores(grad, values)
             grad_values = products.sum_outer_products(weights, grad, len(values))
         return (None, grad_weights, grad_values, *[None] * len(pairs))

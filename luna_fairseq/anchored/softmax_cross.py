@@ -93,7 +93,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         place = None if self.diagonal is None else require_context_geometry(geometry).token_place
         return packed_context, SoftmaxMemory(*heads, place)
 
-    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
+    def prepare(self, memory: Any, source: Source) -> Any:
         """Precompute the scaled, masked keys and their positions, for decoding on a CPU.
 
         On a GPU, or while torch traces or compiles a graph, ``memory`` is returned unchanged.

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places_in_segments
 from luna_fairseq.anchored.segments import arrange_by_segment, segment_of_tokens, token_positions
 from luna_fairseq.modules.memory import ReadWeights
-from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.ops.attention import disable_autocast, masked_softmax
 
 
 class Window(NamedTuple):
@@ -77,7 +77,7 @@ def naive_window_attention(
         ],
         dim=-1,
     )
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         keys = torch.cat([k, token_k], dim=2).to(dtype)
         logits = (q.to(dtype) * q.size(-1) ** -0.5) @ keys.transpose(-2, -1)
         logits = logits + distance_bias(strength, distance.to(dtype))

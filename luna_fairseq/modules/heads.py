@@ -97,7 +97,9 @@ def join_hypotheses(x: Tensor, num_sentences: int) -> Tensor:
 
 def separate_hypotheses(x: Tensor, num_hypotheses: int) -> Tensor:
     """Separate joined hypotheses: [B, n * T, C] to [T, B * n, C], the inverse of :func:`join_hypotheses`."""
-    return x.reshape(num_hypotheses, -1, x.size(-1)).transpose(0, 1)
+    if num_hypotheses != x.size(0):
+        x = x.reshape(num_hypotheses, -1, x.size(-1))
+    return x.transpose(0, 1)
 
 
 def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:

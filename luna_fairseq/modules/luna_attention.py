@@ -273,14 +273,15 @@ class LunaAttention(ProjectingAttention):
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         return PackedMemory(key, value, mean_pack_weights)
 
-    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Optimize the keys and values cached by :meth:`pack` for decoding.
+    def prepare(self, memory: Any, source: Source) -> Any:
+        """Optimize the keys and values cached by :meth:`pack` for decoding, given the masks of the source.
 
         On a CPU and for a small batch, multiply the keys by the query projection and the values by the output
         projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the context.
-        Otherwise, and if the attention has a bias or does not absorb queries, return ``memory`` unchanged.
+        Otherwise, and if ``memory`` has pack weights, or if the attention has a bias or does not absorb
+        queries, return ``memory`` unchanged.
         """
-        is_plain = self.absorbs_queries and not self.needs_geometry
+        is_plain = self.absorbs_queries and not self.needs_geometry and memory.mean_pack_weights is None
         if not (is_plain and should_prepare(memory.key, (self.unpack_q_proj, self.out_proj))):
             return memory
         projections = self._query_and_output()

@@ -128,8 +128,16 @@ class LunaCausalAttention(nn.Module):
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
         """Project the packed sequence P [L, B, C] for all calls of :meth:`forward`.
 
-        P is [L, 1, C] if all sequences share it. ``packed_padding_mask`` [B, L] is True at padded rows.
+        P is [L, 1, C] if all sequences share it. ``packed_padding_mask`` [B, L] is True at padded rows. The
+        sequences that share P may have different masks. Raise an InputError if P and mask differ in B.
         """
+        if packed_padding_mask is not None:
+            B, num_masks = packed.size(1), packed_padding_mask.size(0)
+            if B != num_masks and 1 not in (B, num_masks):
+                raise InputError(
+                    f"Expected a padding mask of P for {B} sentences, got one for {num_masks} sentences. "
+                    "Pass a mask [B, L] with P [L, B, C]"
+                )
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
     def forward(
@@ -257,10 +265,13 @@ class LunaCausalAttention(nn.Module):
 
     def _repeat_mask(self, memory: CausalMemory, query: Tensor) -> Optional[Tensor]:
         """Return the padding mask of P [B * n, L] for the hypotheses of a query [T, B * n, C]."""
-        n = hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
-        if memory.padding_mask is None or n == 1:
-            return memory.padding_mask
-        return memory.padding_mask.repeat_interleave(n, dim=0)
+        num_hypotheses, mask = query.size(1), memory.padding_mask
+        hypotheses_per_sentence(num_hypotheses, memory.pack_q.size(0))
+        if mask is None:
+            return None
+        # The mask has an entry for each sentence, even if pack_q has only one for all sentences.
+        n = hypotheses_per_sentence(num_hypotheses, mask.size(0))
+        return mask if n == 1 else mask.repeat_interleave(n, dim=0)
 
     def _project_x(self, x: Tensor, layers: Optional[Sequence[nn.Module]] = None) -> List[Tensor]:
         """Apply ``layers`` to X (default: all projections), and split each result into heads [B, H, T, K].

@@ -84,7 +84,8 @@ class CausalMemory(NamedTuple):
     Attributes:
         pack_q: projected P [B, H, L, K] for B sentences, H heads of dimension K and L rows. [1, H, L, K] if P
             is the same for all sentences.
-        padding_mask: mask [B, L], True at padded rows of P. None without padding.
+        padding_mask: mask [B, L], True at padded rows of P, also if the sentences share P. None without
+            padding.
     """
 
     pack_q: Tensor

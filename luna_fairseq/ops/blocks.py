@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import MAX_PENALTY, softmax_attention
+from luna_fairseq.ops.attention import MAX_PENALTY, disable_autocast, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
@@ -89,6 +89,8 @@ def windowed_attention(
         torch.Size([2, 8, 100, 64])
     """
     T = q.size(2)
+    if q.numel() == 0:
+        return q.clone()
     size = max(1, min(max(before, after), T))
     left, right = min(1, before, T - size), min(1, after, T - size)
     mask = make_window_mask(q, size, (left, right), (before, after), key_padding_mask)
@@ -137,7 +139,7 @@ def partial_attention(
     log-sum-exp [..., T, 1], both in float32 or float64. :func:`merge_parts` merges the results of subsets.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         logits = q.to(dtype) @ k.to(dtype).transpose(-2, -1)
         logits = logits if bias is None else logits + bias
         logits = logits.masked_fill(mask, torch.finfo(dtype).min)

@@ -68,7 +68,7 @@ def test_a_prepared_memory_reports_missing_weights_and_positions(kind):
     query, packed, context = (torch.randn(n, 1, C, dtype=torch.float64) for n in (1, L, S))
     places = TargetPlaces(torch.zeros(1, 1, dtype=torch.long))
     geometry = Geometry(context_geometry(attention.needs(), context, packed, Source()), places)
-    prepared = attention.prepare(attention.pack(packed, context, geometry=geometry)[1])
+    prepared = attention.prepare(attention.pack(packed, context, geometry=geometry)[1], Source())
     if attention.diagonal is not None:
         with pytest.raises(InputError, match="needs the positions of the queries"):
             attention.unpack(query, prepared)
@@ -82,4 +82,12 @@ def test_a_memory_by_segments_is_not_converted():
     packed, context = (torch.randn(n, 1, C, dtype=torch.float64) for n in (L, 100))
     geometry = Geometry(context_geometry(attention.needs(), context, packed, Source()), None)
     memory = attention.pack(packed, context, geometry=geometry)[1]
-    assert attention.prepare(memory) is memory
+    assert attention.prepare(memory, Source()) is memory
+
+
+def test_a_memory_with_weights_is_not_converted():
+    attention = build("look-up")
+    packed, context = (torch.randn(n, 1, C, dtype=torch.float64) for n in (L, S))
+    geometry = Geometry(context_geometry(attention.needs(), context, packed, Source()), None)
+    memory = attention.pack(packed, context, geometry=geometry, need_weights=True)[1]
+    assert attention.prepare(memory, Source()) is memory

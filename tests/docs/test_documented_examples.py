@@ -15,6 +15,7 @@ from small_worlds import MODULES, SHRUNK, fill, write_command
 
 RECORDED = [*MODULES, "python", "make", "sbatch", "sacrebleu", "pip"]
 STORIES = stories()
+LAYER_IN_README = [x for x in examples() if x.page == "README.md" and "LunaCausalAttention" in x.text]
 SHELL = [example for example in examples() if example.language == "bash"]
 
 
@@ -40,6 +41,13 @@ def test_examples_run_as_written(page, fixture, tmp_path):
         said = result.stdout + result.stderr
         assert result.returncode == 0, f"{example.name}\n{said[-3000:]}"
         assert "Perplexity: 1.00" not in said, example.name
+
+
+def test_the_readme_asks_for_the_state_that_it_shows():
+    (example,) = LAYER_IN_README
+    names = {}
+    exec(example.text, names)
+    assert names["state"] is not None
 
 
 @pytest.mark.parametrize("example", SHELL, ids=lambda example: example.name)

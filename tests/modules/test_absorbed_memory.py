@@ -42,7 +42,7 @@ def test_an_absorbed_memory_gives_the_same_outputs(attention, B, n, T, rows_of_p
 def test_a_large_memory_or_a_replaced_projection_is_not_absorbed(attention):
     def kind(B):
         _, packed, context = inputs(B)
-        return type(attention.prepare(attention.pack(packed, context)[1]))
+        return type(attention.prepare(attention.pack(packed, context)[1], Source()))
 
     assert 2 * 3 * H * L <= C < 2 * 4 * H * L
     assert kind(3) is AbsorbedMemory and kind(4) is PackedMemory
@@ -56,16 +56,29 @@ def test_a_large_memory_or_a_replaced_projection_is_not_absorbed(attention):
 def test_dropout_is_applied_to_the_weights(attention):
     attention.dropout_module.p = 1.0
     query, packed, context = inputs(1)
-    memory = attention.prepare(attention.pack(packed, context)[1])
+    memory = attention.prepare(attention.pack(packed, context)[1], Source())
     bias = attention.out_proj.bias.expand(1, 1, C)
     assert_close(attention.train().unpack(query, memory)[0], bias)
 
 
 def test_an_absorbed_memory_gives_no_weights(attention):
     query, packed, context = inputs(1)
-    memory = attention.prepare(attention.pack(packed, context)[1])
+    memory = attention.prepare(attention.pack(packed, context)[1], Source())
     with pytest.raises(InputError, match="need_weights=True from the first decoding step on"):
         attention.unpack(query, memory, need_weights=True)
+
+
+def test_a_memory_with_weights_is_not_absorbed(attention):
+    query, packed, context = inputs(1)
+    memory = attention.pack(packed, context, need_weights=True)[1]
+    assert attention.prepare(memory, Source()) is memory
+
+
+def test_the_masks_of_an_absorbed_memory_cannot_be_forgotten(attention):
+    """The mask of P is part of an absorbed memory. Calls of unpack do not read a mask any more."""
+    _, packed, context = inputs(1)
+    with pytest.raises(TypeError, match="source"):
+        attention.prepare(attention.pack(packed, context)[1])
 
 
 @pytest.mark.parametrize("T", [3, 200])
@@ -75,6 +88,17 @@ def test_a_batch_may_be_empty(T):
     assert output.shape == (T, 0, C) and packed_context.shape == (L, 0, C) and weights.shape == (H, 0, T, T)
     causal = LunaCausalAttention(C, H)
     assert causal(x, causal.read(packed), key_padding_mask=mask)[0].shape == (T, 0, C)
+
+
+@pytest.mark.parametrize("T", [1, 3])
+def test_a_batch_may_be_empty_in_decoding(attention, T):
+    query, packed, context = inputs(0, T=T)
+    memory = attention.prepare(attention.pack(packed, context)[1], Source())
+    assert isinstance(memory, AbsorbedMemory)
+    assert attention.unpack(query, memory)[0].shape == (T, 0, C)
+    causal = LunaCausalAttention(C, H).double()
+    shared = causal.read(torch.randn(L, 1, C, dtype=torch.float64))
+    assert causal(query, shared, keep_state=True)[0].shape == (T, 0, C)
 
 
 def test_a_projection_of_each_head_of_an_empty_batch():

@@ -49,3 +49,25 @@ def test_hypotheses_of_a_sentence_attend_to_its_unpadded_rows_of_p():
     expected = attention.weights(query, attention.read(*repeated))
     for found, weights in zip(attention.weights(query, attention.read(packed, mask)), expected):
         torch.testing.assert_close(found, weights)
+
+
+@pytest.mark.parametrize("backend", ["naive", "chunk", "parallel"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_sentences_that_share_p_may_have_different_masks(n, backend):
+    attention = LunaCausalAttention(8, 2, backend=backend)
+    query, packed = torch.randn(5, 3 * n, 8), torch.randn(4, 1, 8)
+    mask = torch.arange(4) >= torch.tensor([4, 2, 1])[:, None]
+    memory = attention.read(packed, mask)
+    repeated = attention.read(packed.expand(4, 3 * n, 8), mask.repeat_interleave(n, dim=0))
+    expected, _ = attention(query, repeated)
+    torch.testing.assert_close(attention(query, memory)[0], expected)
+    for found, weights in zip(attention.weights(query, memory), attention.weights(query, repeated)):
+        torch.testing.assert_close(found, weights)
+    prefix, state = attention(query[:4], memory, keep_state=True)
+    last, _ = attention(query[4:], memory, state)
+    torch.testing.assert_close(torch.cat([prefix, last]), expected)
+
+
+def test_p_and_its_mask_must_belong_to_the_same_sentences():
+    with pytest.raises(InputError, match="mask of P for 2 sentences, got one for 3 sentences"):
+        LunaCausalAttention(8, 2).read(torch.randn(4, 2, 8), torch.zeros(3, 4, dtype=torch.bool))

@@ -9,6 +9,7 @@ from luna_fairseq.modules import (
     DecoderOptions,
     EncoderOptions,
     LunaAttention,
+    LunaCausalAttention,
     LunaDecoder,
     LunaEncoder,
     Source,
@@ -158,3 +159,24 @@ def test_the_encoder_and_a_decoding_step_are_exported_for_all_lengths(chosen):
     program = torch.export.export(Step(), inputs, strict=False)
     for one, expected in zip(program.module()(*inputs)[0], decoder(target, memory)[0].x[:, 3:]):
         torch.testing.assert_close(one, expected)
+
+
+@pytest.mark.skipif(TORCH < (2, 1), reason="needs torch 2.1, which has shapes of all operations")
+@pytest.mark.parametrize("backend", ["naive", "chunk", "parallel"])
+def test_shapes_are_computed_on_the_device_meta(backend):
+    """This device has no autocast to disable."""
+    attention = LunaCausalAttention(12, 3, backend=backend).to("meta")
+    x, packed = torch.empty(140, 2, 12, device="meta"), torch.empty(5, 2, 12, device="meta")
+    memory = attention.read(packed)
+    whole, _ = attention(x, memory)
+    whole.sum().backward()
+    _, state = attention(x[:9], memory, keep_state=True)
+    step, _ = attention(x[9:10], memory, state)
+    assert whole.shape == x.shape and step.shape == (1, 2, 12)
+    assert attention.out_proj.weight.grad.device.type == "meta"
+
+
+@pytest.mark.skipif(TORCH < (2, 1), reason="needs torch 2.1, which has shapes of all operations")
+def test_a_model_computes_shapes_on_the_device_meta():
+    stacks = [stack.to("meta") for stack in model()]
+    assert run(stacks, tokens([9, 4], 9).to("meta"), tokens([6, 2], 6).to("meta")).shape == (2, 6, 12)

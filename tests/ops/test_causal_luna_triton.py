@@ -114,6 +114,14 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(output.sum(), q, create_graph=True)
 
 
+@pytest.mark.parametrize("name, shape", [("packed_padding_mask", (1, 5)), ("key_padding_mask", (4, 3))])
+def test_masks_of_another_shape_are_refused(name, shape):
+    """The kernels would read memory beyond a shorter mask, and other entries of a longer mask."""
+    mask = torch.zeros(shape, dtype=torch.bool, device=DEVICE)
+    with pytest.raises(ValueError, match=rf"Expected {name} of shape \(2, {shape[1]}\), got \({shape[0]}, "):
+        form.triton_causal_luna(*make_inputs(3, 8, 5), **{name: mask})
+
+
 # One chunk; several in one segment; several segments of several (few PROGRAMS) or of one; L in blocks.
 CASES = [
     (1, 8, 5, "none", 384),

@@ -16,6 +16,7 @@ from attention_inputs import (
 
 from luna_fairseq.ops import attention
 from luna_fairseq.ops.attention import fast_softmax, key_mask, naive_attention, softmax_attention
+from luna_fairseq.ops.blocks import windowed_attention
 
 NAMES = ("output", "gradient of q", "gradient of k", "gradient of v")
 MASKS = {
@@ -221,3 +222,8 @@ def test_softmax_of_short_rows(length, dtype, tolerance, vector, monkeypatch):
     assert actual.dtype == dtype and actual.shape == expected.shape
     assert_equal_up_to(actual, expected.to(dtype), tolerance)
     assert_equal_up_to(logits.grad, exact.grad.to(dtype), 4 * tolerance)
+
+
+def test_a_window_of_an_empty_sequence():
+    x = torch.randn(B, H, 0, K)
+    assert windowed_attention(x, x, x, before=3, after=3).shape == (B, H, 0, K)

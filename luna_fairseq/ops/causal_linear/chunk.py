@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from luna_fairseq.ops.attention import disable_autocast
 from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 from luna_fairseq.ops.second_derivatives import refuse_second_derivatives
 
@@ -24,10 +25,11 @@ def chunk_causal_linear(
     """Compute causal linear attention over a whole sequence, chunk by chunk, in linear memory.
 
     The query and key features x and y are [B, H, T, M], the values z and the result [B, H, T, N], for B
-    examples and H heads. ``log_decay`` [B, H, T] is the log decay at each position, or None for no decay.
-    ``state`` [B, H, M, N] is the decayed sum of ``y_j^T z_j`` over earlier positions, or None for zeros.
+    examples and H heads. ``log_decay`` [B, H, T] is the log decay at each position, finite and at most 0, or
+    None for no decay. ``state`` [B, H, M, N] is the decayed sum of ``y_j^T z_j`` over earlier positions, or
+    None for zeros.
     """
-    with torch.autocast(x.device.type, enabled=False):
+    with disable_autocast(x.device):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
         return _ChunkCausalLinear.apply(*flat).unflatten(0, x.shape[:2])
 
@@ -41,7 +43,7 @@ class Inputs(NamedTuple):
         x: query features [n, T, M].
         y: key features [n, T, M].
         z: values [n, T, N].
-        log_decay: log decay [n, T] at each position, at most 0. None without decay.
+        log_decay: log decay [n, T] at each position, finite and at most 0. None without decay.
         state: decayed sum [n, M, N] of ``y_j^T z_j`` over earlier positions j. None if there are no earlier
             positions.
     """
@@ -155,7 +157,7 @@ class _ChunkCausalLinear(Function):
         refuse_second_derivatives("Causal linear attention", "Use naive_causal_linear")
         inputs = Inputs(*ctx.saved_tensors)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
-        with torch.autocast(grad.device.type, enabled=False):
+        with disable_autocast(grad.device):
             return all_gradients(inputs, grad)
 
 

@@ -5,6 +5,7 @@ from typing import Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.ops.attention import disable_autocast
 from luna_fairseq.ops.causal_linear.chunk import chunk_causal_linear
 
 
@@ -17,7 +18,7 @@ def recurrent_causal_linear(
         x: M features of each new query, [B, H, T, M], for B examples and H heads.
         y: features of the new keys, with the same shape as ``x``.
         z: new values [B, H, T, N] of width N.
-        log_decay: log decay [B, H, T] at each position, at most 0. None means no decay.
+        log_decay: log decay [B, H, T] at each position, finite and at most 0. None means no decay.
         state: state [B, H, M, N] returned by the previous call. None means zeros.
 
     Returns:
@@ -26,7 +27,7 @@ def recurrent_causal_linear(
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     # Under autocast the state would lose precision from call to call.
-    with torch.autocast(x.device.type, enabled=False):
+    with disable_autocast(x.device):
         decayed_y, decayed_state = y.to(dtype), state
         if log_decay is not None:
             total = log_decay.to(dtype).cumsum(dim=-1).unsqueeze(-1)

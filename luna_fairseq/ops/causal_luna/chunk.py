@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import fast_softmax
+from luna_fairseq.ops.attention import disable_autocast, fast_softmax
 from luna_fairseq.ops.causal_luna.decay import (
     ChunkDecay,
     chunk_decay,
@@ -313,7 +313,7 @@ def chunk_causal_luna(
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         count = count_positions(q, key_padding_mask)
         earlier = None if state is None else state.steps
@@ -384,7 +384,7 @@ class _ChunkCausalLuna(Function):
         states = [inputs.initial_state()]  # the state before each chunk
         grad_state: Optional[KeysValues] = None
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
-        with torch.autocast(grad.device.type, enabled=False):
+        with disable_autocast(grad.device):
             slices = inputs.spans()
             for span in slices[:-1]:
                 states.append(take_chunk(inputs, span).next_state(states[-1]))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.attention import is_recording_graph
+from luna_fairseq.ops.attention import disable_autocast, is_recording_graph
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
 
@@ -104,7 +104,7 @@ def output_and_gradients(
     If an input is None, so is its gradient. ``implementation`` is called like :func:`causal_luna`, with the
     tensors of ``inputs`` and the keyword arguments ``options``.
     """
-    with torch.autocast(inputs.grad.device.type, enabled=False):
+    with disable_autocast(inputs.grad.device):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]
         q, k, v, pack_weights, log_decay = leaves
         output = implementation(q, k, k if v is None else v, pack_weights, log_decay=log_decay, **options)

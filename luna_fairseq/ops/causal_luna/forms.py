@@ -98,7 +98,8 @@ def causal_luna(
         backend: implementation, "naive", "chunk", "parallel" or "triton". "auto" selects triton on GPUs where
             it was measured to be faster, parallel on other GPUs, and chunk elsewhere. Before its first use,
             triton is compared with chunk on random inputs. Only naive and parallel have second derivatives.
-        log_decay: log decay per position of each head, [H], negative. None, as in the paper, means no decay.
+        log_decay: log decay per position of each head, [H], negative and finite. None, as in the paper, means
+            no decay.
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.

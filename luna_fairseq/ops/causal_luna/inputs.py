@@ -111,7 +111,7 @@ def causal_pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tens
     if activation not in PACK_ACTIVATIONS:
         choices = ", ".join(PACK_ACTIVATIONS)
         raise ValueError(f"Expected one of {choices} as pack activation, got {activation!r}.")
-    B, (N, H, T, K) = pack_q.size(0), pack_k.shape
+    (B, _, L, _), (N, H, T, K) = pack_q.shape, pack_k.shape
     rows = (pack_q * K**-0.5).transpose(-2, -1)
     if N != B:
         # One product with P for all hypotheses of a sentence.
@@ -127,7 +127,7 @@ def causal_pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tens
     weights = PACK_ACTIVATIONS[activation](logits)
     if N != B:
         weights = weights.transpose(1, 2)  # [B, n T, H, L]
-        weights = weights.reshape(N, H, 1, -1) if T == 1 else weights.reshape(N, T, H, -1).transpose(1, 2)
+        weights = weights.reshape(N, H, 1, L) if T == 1 else weights.reshape(N, T, H, L).transpose(1, 2)
     return weights
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.ops.attention import disable_autocast, masked_softmax
 from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 
 
@@ -65,7 +65,7 @@ def naive_causal_luna(
         Output [B, H, T, K] and weights [B, H, T, L] before dropout, in the dtype of ``q``.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         if log_decay is None:
             mean = partial(causal_outer_mean, steps=count_steps(q, key_padding_mask))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.ops.attention import disable_autocast, masked_softmax
 from luna_fairseq.ops.causal_luna.decay import decay_totals
 from luna_fairseq.ops.causal_luna.inputs import count_positions, mask_padding
 
@@ -55,7 +55,7 @@ def parallel_causal_luna(
     T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
     if q.numel() == 0:
         return q.clone()
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         count = count_positions(q, key_padding_mask)
         steps, decays = count.clamp(min=1), None
         if log_decay is None:

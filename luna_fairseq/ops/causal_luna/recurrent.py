@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import masked_softmax
+from luna_fairseq.ops.attention import disable_autocast, masked_softmax
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, inverse_decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import CausalLunaState, TokenCounts, mask_padding
@@ -65,7 +65,7 @@ def recurrent_causal_luna(
         tensor([2, 2])
     """
     # Under autocast the state would lose precision from call to call.
-    with torch.autocast(q.device.type, enabled=False):
+    with disable_autocast(q.device):
         if counts is None:
             earlier = None if state is None else state.steps
             if earlier is None:

@@ -77,7 +77,8 @@ def triton_causal_luna(
     differ from those of ``q``.
 
     Raises:
-        ValueError: The device, the dtype or the sizes are not supported, or q, k and v differ in dtype.
+        ValueError: The device, the dtype or the sizes are not supported, q, k and v differ in dtype, or a
+            mask has another shape than [B, L] or [B, T].
     """
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     if reason:
@@ -86,6 +87,13 @@ def triton_causal_luna(
         )
     if not q.dtype == k.dtype == v.dtype:
         raise ValueError(f"Expected q, k and v of one dtype, got {q.dtype}, {k.dtype} and {v.dtype}.")
+    for name, mask, length in (
+        ("packed_padding_mask", packed_padding_mask, pack_weights.size(-1)),
+        ("key_padding_mask", key_padding_mask, q.size(2)),
+    ):
+        shape = q.size(0), length
+        if mask is not None and mask.shape != shape:  # the kernels would read other memory
+            raise ValueError(f"Expected {name} of shape {shape}, got {tuple(mask.shape)}.")
     if q.numel() == 0:
         return q.clone()
     reciprocal = ages = None
