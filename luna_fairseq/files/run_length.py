@@ -46,8 +46,10 @@ def _read_length(path: Path) -> Dict[str, int]:
     """
     if not path.is_file():
         return {"epochs": 0, "updates": 0}
-    # Imported here so that --help does not wait for torch.
+    # Imported here so that --help does not wait for torch and fairseq.
     import torch
+
+    import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
 
     try:
         state = torch.load(str(path), map_location="cpu")

@@ -66,7 +66,7 @@ TASK_OF_PREPARED = {
 # Options of fairseq-train that the command's own options determine.
 _OWN = (
     *(*OWN_FOLDER, "--restore-file", "--seed", "--task", "--arch", "-a", "--attention"),
-    *("--encoder-projection-length", "--use-p"),
+    *("--encoder-projection-length", "--use-p", "--user-dir"),
 )
 
 

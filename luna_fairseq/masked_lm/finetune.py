@@ -39,6 +39,7 @@ _OWN = (
         "--best-checkpoint-metric",
     ),
     *("--maximize-best-checkpoint-metric", "--required-batch-size-multiple", "--distributed-world-size"),
+    "--user-dir",
 )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import softmax_attention
+from luna_fairseq.ops.attention import disable_autocast, softmax_attention
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State
 from luna_fairseq.peers.feature_maps import mask_features
@@ -47,7 +47,7 @@ class BoundedMemoryAttention(PeerAttention):
         alpha = write_weights(control, padding_mask)
         if self.role != CAUSAL:
             return softmax_attention(q, *fill_slots(alpha, k, v), None, self.dropout)
-        with torch.autocast(q.device.type, enabled=False):
+        with disable_autocast(q.device):
             logits = chunk_causal_linear(q.to(alpha.dtype), k.to(alpha.dtype), alpha)
             weights = self.slot_weights(logits, alpha.cumsum(dim=2))
             return chunk_causal_linear(weights, alpha, v)
@@ -73,7 +73,7 @@ class BoundedMemoryAttention(PeerAttention):
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
-        with torch.autocast(q.device.type, enabled=False):
+        with disable_autocast(q.device):
             total = alpha.cumsum(dim=2) + state.get("alpha", 0.0)
             logits, keys = recurrent_causal_linear(
                 q.to(alpha.dtype), k.to(alpha.dtype), alpha, None, state.get("keys")
@@ -120,7 +120,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
     """Return the mean keys and mean values [B, H, n, K] of n memory slots, weighted by alpha [B, H, T, n]."""
-    with torch.autocast(k.device.type, enabled=False):
+    with disable_autocast(k.device):
         # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)
         share = (alpha / total.unsqueeze(2)).transpose(-2, -1)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.ops.attention import disable_autocast
 from luna_fairseq.ops.causal_linear import chunk_causal_linear, recurrent_causal_linear
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, materialize_padding
 
@@ -69,7 +70,7 @@ class FeatureMapAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        with torch.autocast(q.device.type, enabled=False):
+        with disable_autocast(q.device):
             keys = self.map_keys(k, padding_mask, *extra)
             if self.role == CAUSAL:
                 sums = chunk_causal_linear(self.map_queries(q), keys.features, append_ones(v), keys.log_decay)
@@ -97,7 +98,7 @@ class FeatureMapAttention(PeerAttention):
         """
         q, k, v, *extra = parts
         state = state or {}
-        with torch.autocast(q.device.type, enabled=False):
+        with disable_autocast(q.device):
             keys, sums = self.map_keys(k, padding_mask, *extra), state.get("sums")
             saved = {}
             if keys.log_scale is not None:
@@ -114,12 +115,12 @@ class FeatureMapAttention(PeerAttention):
             return self.divide(output, *totals).to(v.dtype), saved
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        with torch.autocast(k.device.type, enabled=False):
+        with disable_autocast(k.device):
             return self._sum_keys(self.map_keys(k, padding_mask), v, padding_mask)
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         (q,) = self.project_heads(query, "q")
-        with torch.autocast(q.device.type, enabled=False):
+        with disable_autocast(q.device):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:

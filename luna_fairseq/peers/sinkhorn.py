@@ -26,7 +26,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.ops.attention import naive_softmax_weights
+from luna_fairseq.ops.attention import disable_autocast, naive_softmax_weights
 from luna_fairseq.ops.blocks import block_attention, from_blocks, to_blocks
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, Parts, PeerAttention, materialize_padding
 from luna_fairseq.peers.feature_maps import mask_features
@@ -110,7 +110,7 @@ class SinkhornAttention(PeerAttention):
         R = self.compute_permutation(x, padding_mask)
         real, own_mask = self.find_tokens(q, padding_mask)
         queries, *parts = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
-        with torch.autocast(q.device.type, enabled=False):
+        with disable_autocast(q.device):
             share = R @ real.to(R.dtype)  # [B, H, blocks, b]
             least = torch.finfo(share.dtype).tiny ** 0.5
             share, is_missing = share.clamp(min=least), (share < least).unsqueeze(-2)

@@ -230,7 +230,7 @@ def test_options_that_the_command_sets(sst2, pretrained, tmp_path, refuses):
     sweep = FineTuning(FineTuningOptions("SST-2", sst2, pretrained, tmp_path / "out"))
     given = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
     free = parse_options([*sweep.settings.options(10), *sweep.pretrained.options]).keys() - {"--arch"}
-    harmless = {"--user-dir", "--no-epoch-checkpoints", "--log-format", "--log-interval"}
+    harmless = {"--no-epoch-checkpoints", "--log-format", "--log-interval"}
     sweep.options.train = ["--lr-scheduler", "fixed"]
     replaced = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
     assert given.keys() - replaced.keys() == {"--total-num-update"}
