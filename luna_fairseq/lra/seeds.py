@@ -27,9 +27,9 @@ from luna_fairseq.commands.logged import DivergedError, fairseq_command, run_log
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
+from luna_fairseq.commands.run_length import check_not_longer
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.run_length import check_not_longer
 from luna_fairseq.files.same_run import check_same_run, parse_options, select_fixed_options
 from luna_fairseq.files.writing import check_separate, write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure

@@ -22,10 +22,10 @@ from luna_fairseq.commands.arguments import CommandParser, Number, describe_comm
 from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
+from luna_fairseq.commands.run_length import check_not_longer, find_epochs
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import digest, file_stamps
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.run_length import check_not_longer, find_epochs
 from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.translation import evaluate, prepare_bitext

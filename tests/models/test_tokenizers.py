@@ -115,7 +115,8 @@ def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, 
     bpe = {"sentencepiece_model": "/run/sentencepiece.bpe.model"}
     cfg = OmegaConf.create({"bpe": bpe, "tokenizer": None, "generation": {"replace_unk": None}})
     model = torch.nn.Linear(1, 1)
-    model.max_positions = model.prepare_for_inference_ = lambda *_: None
+    model.decoder, model.max_positions = None, lambda *_: None
+    model.prepare_for_inference_ = model.max_positions
     refusal = pytest.raises(InputError, match="/run/sentencepiece.bpe.model .* it lacks")
     with nullcontext() if fits else refusal:
         hub(cfg, task, [model])
@@ -174,6 +175,7 @@ def test_sentences_beyond_the_positions_are_named(positions):
     hub = GeneratorHub.__new__(LanguageModelHub if positions == 4 else GeneratorHub)
     torch.nn.Module.__init__(hub)
     hub.models, hub.task, hub.max_positions = [], None, positions
+    hub.cfg = OmegaConf.create({"generation": {}})
     option = "--tokens-per-sample" if positions == 4 else "--max-source-positions"
     with pytest.raises(InputError, match=f"sentence 2 has 5 tokens, .* end at 4: .* larger {option}"):
         hub.generate([torch.ones(4), torch.ones(5)])

@@ -9,10 +9,10 @@ from typing import Any, Dict, List, Tuple
 
 from luna_fairseq.commands.logged import DivergedError, fairseq_command, train_logged
 from luna_fairseq.commands.reporting import USER_DIR
+from luna_fairseq.commands.run_length import check_not_longer
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.run_length import check_not_longer
 from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 from luna_fairseq.masked_lm.finetune import FineTuningOptions
 from luna_fairseq.masked_lm.finetuning import TASKS

@@ -9,7 +9,7 @@ import torch
 CHECK = """
 import sys
 from pathlib import Path
-from luna_fairseq.files.run_length import check_not_longer
+from luna_fairseq.commands.run_length import check_not_longer
 check_not_longer(Path(sys.argv[1]), "--out", ["DATA", *sys.argv[2:]])
 """
 
