@@ -60,5 +60,8 @@ def read_with_progress(file: Any, description: str, size: Optional[int], start: 
 
 def say(line: str) -> None:
     """Print a line to standard output, above any progress bars."""
-    print(line) if tqdm is None else tqdm.write(line)
+    if tqdm is None:
+        print(line)
+    else:
+        tqdm.write(line)
     sys.stdout.flush()

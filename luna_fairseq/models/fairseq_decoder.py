@@ -279,15 +279,14 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
 
     def check_length(self, tokens: Tensor) -> None:
         """Extend sinusoidal positions to tokens [B, T]. Raise InputError if learned positions are too few."""
-        limit = self.max_positions()
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(tokens.size(1))
-        elif self.embed_positions is not None and tokens.size(1) > limit:
+        elif self.embed_positions is not None and tokens.size(1) > self.max_positions():
             length = int(tokens.ne(self.padding_idx).sum(dim=1).max())
-            if length > limit:
+            if length > self.max_positions():
                 raise InputError(
-                    f"a sequence has {length} tokens, the model's positions end at {limit}: shorten it, or "
-                    "train with a larger --max-target-positions"
+                    f"a sequence has {length} tokens, the model's positions end at {self.max_positions()}: "
+                    "shorten it, or train with a larger --max-target-positions"
                 )
 
     def reorder_incremental_state_scripting(

@@ -97,7 +97,7 @@ def join_hypotheses(x: Tensor, num_sentences: int) -> Tensor:
 
 def separate_hypotheses(x: Tensor, num_hypotheses: int) -> Tensor:
     """Separate joined hypotheses: [B, n * T, C] to [T, B * n, C], the inverse of :func:`join_hypotheses`."""
-    if num_hypotheses != x.size(0):
+    if num_hypotheses != x.size(0):  # False for an empty batch, whose T reshape cannot infer
         x = x.reshape(num_hypotheses, -1, x.size(-1))
     return x.transpose(0, 1)
 

@@ -1,4 +1,4 @@
-"""Options of a pretrained model, as the arguments of fairseq-train that build the same model."""
+"""Arguments of fairseq-train that rebuild a pretrained model."""
 
 from __future__ import annotations
 
