@@ -68,13 +68,9 @@ class AttentionPoolingHead(PackedClassificationHead):
     P is the fixed-length summary of the sentence. The attention output is normalized with a layer norm.
     """
 
-    def __init__(
-        self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any
-    ):
+    def __init__(self, input_dim: int, *args: Any, num_heads: int, **kwargs: Any):
         super().__init__(input_dim, *args, **kwargs)
-        self.attn = MultiheadAttention(
-            input_dim, num_heads, dropout=attention_dropout, encoder_decoder_attention=True
-        )
+        self.attn = MultiheadAttention(input_dim, num_heads, encoder_decoder_attention=True)
         self.layer_norm = LayerNorm(input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:

@@ -225,8 +225,8 @@ _TASKS: Presets = {
     "imdb": {**encoder_sizes(4, 256, 1024, 4), "classifier_out_dim": 1024, "apply_bert_init": True},
     "aan": {**encoder_sizes(4, 128, 512, 4), "classifier_out_dim": 512},
     "cifar10": {
-        **encoder_sizes(3, 256, 512, 8),
-        "classifier_out_dim": 512,
+        **encoder_sizes(1, 64, 128, 8),
+        "classifier_out_dim": 128,
         "sentence_class_num": 10,
         "max_positions": 32 * 32 + 2,
     },
@@ -234,11 +234,14 @@ _TASKS: Presets = {
     "pf128": {**_PF32, "max_positions": 128 * 128 + 2},
 }
 
-# For each architecture, the options that differ from the defaults of LunaClassifierConfig. Luna's keys and
-# values are untied, as in the authors' code. The Transformer architectures differ only in the kind of layers.
+# For each architecture, the options that differ from the defaults of LunaClassifierConfig. As in the authors'
+# code, positions are learned, and Luna's keys and values are untied. Transformers differ only in the kind of
+# layers.
 ARCHITECTURES: Presets = {"lra": {}}
 for _name, _preset in _TASKS.items():
-    ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}
-    ARCHITECTURES[f"luna_anchored_lra_{_name}"] = {"anchored_packed": True, "untie_luna_kv": True, **_preset}
-    ARCHITECTURES[f"transformer_lra_{_name}"] = {"layer_type": "transformer", **_preset}
+    _options = {"encoder_learned_pos": True, **_preset}
+    _untied = {"untie_luna_kv": True, **_options}
+    ARCHITECTURES[f"luna_lra_{_name}"] = _untied
+    ARCHITECTURES[f"luna_anchored_lra_{_name}"] = {"anchored_packed": True, **_untied}
+    ARCHITECTURES[f"transformer_lra_{_name}"] = {"layer_type": "transformer", **_options}
 register_architectures("lra", ARCHITECTURES)

@@ -17,7 +17,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderSizeOptions):
-    """Options of all long-sequence classifiers of this package. Defaults match the authors' base size."""
+    """Options of all long-sequence classifiers of this package. Sizes default to the authors' base size."""
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
         None, "kind of input, which must fit the task (default: the kind of the task)", may_change=True
@@ -75,7 +75,7 @@ class ClassifierOptions(LayerOptions, EncoderSizeOptions):
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
     """All options of the Luna long-sequence classifier (``--arch lra``).
 
-    The defaults match the authors' base architecture for Long Range Arena.
+    Architectures such as ``luna_lra_listop`` set them as the authors' code does for a task of the benchmark.
     """
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(

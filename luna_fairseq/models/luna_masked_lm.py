@@ -128,7 +128,7 @@ class LunaMaskedLM(SentenceModel):
         args = self.args
         options: Dict[str, Any] = {}
         if name == "attention_classification_head":
-            options = {"num_heads": args.encoder_attention_heads, "attention_dropout": args.attention_dropout}
+            options = {"num_heads": args.encoder_attention_heads}
         self.classification_heads[name] = PACKED_HEADS[name](
             args.encoder_embed_dim,
             inner_dim or args.encoder_embed_dim,

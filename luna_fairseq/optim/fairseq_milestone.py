@@ -23,7 +23,7 @@ class MilestoneScheduleConfig(FairseqDataclass):
     """Options of ``--lr-scheduler milestone``. The help text of each field describes the option."""
 
     warmup_updates: int = field(
-        default=0,
+        default=1000,
         metadata={"help": "warm the learning rate up linearly for the first N updates", "least": 0},
     )
     warmup_init_lr: float = field(

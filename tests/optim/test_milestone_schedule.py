@@ -43,7 +43,7 @@ STRAIGHT = {"warmup_updates": 10, "warmup_init_lr": 1e-5, "milestones": [20, 30]
 CASES = {
     "": STRAIGHT,
     "negative_init_lr": {"warmup_updates": 10, "milestones": [20, 30]},
-    "no_warmup": {"milestones": [20, 30]},
+    "no_warmup": {"warmup_updates": 0, "milestones": [20, 30]},
     "no_milestones": {"warmup_updates": 10, "warmup_init_lr": 1e-5},
     "milestones_inside_warmup": {**STRAIGHT, "milestones": [5, 10, 20]},
 }
@@ -77,7 +77,7 @@ def test_a_resumed_run_has_the_rates_of_an_uninterrupted_run(resumed_at):
 
 
 def test_the_state_of_the_authors_schedule_is_loaded():
-    scheduler = build(milestones=[20])
+    scheduler = build(warmup_updates=0, milestones=[20])
     scheduler.load_state_dict({"lr": 1e-5})
     assert scheduler.step_update(19) == 0.1
     assert list(scheduler.state_dict()) == ["best"]
@@ -85,7 +85,8 @@ def test_the_state_of_the_authors_schedule_is_loaded():
 
 @pytest.mark.parametrize("words", ["300 450", "300,450", "[300,450]", "300, 450"])
 def test_milestones_on_the_command_line(words):
-    scheduler = parse("--lr", "0.1", "--milestones", *words.split(), "--lr-decay-rate", "0.5")
+    words = f"--lr 0.1 --warmup-updates 0 --milestones {words} --lr-decay-rate 0.5"
+    scheduler = parse(*words.split())
     assert [scheduler.step_update(k) for k in (299, 300, 449, 450)] == [0.1, 0.05, 0.05, 0.025]
 
 
@@ -103,7 +104,7 @@ def test_options_on_the_command_line():
     assert scheduler.optimizer.get_lr() == 1e-5
     assert [scheduler.step_update(k) for k in (10, 19, 20, 30)] == [0.1, 0.1, 0.05, 0.025]
     constant = parse("--lr", "0.1")
-    assert [constant.step_update(k) for k in (0, 10**6)] == [0.1, 0.1]
+    assert [constant.step_update(k) for k in (0, 500, 1000, 10**6)] == [0, 0.05, 0.1, 0.1]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_options_on_the_command_line():
         ({"warmup_updates": -1}, "--warmup-updates -1: must be at least 0"),
         ({"warmup_updates": 10, "warmup_init_lr": 0.2}, "must not be above the peak rate"),
         ({"warmup_updates": 10, "warmup_init_lr": math.nan}, "--warmup-init-lr nan: must be at least -1"),
-        ({"warmup_init_lr": 0.01}, "needs a warm-up"),
+        ({"warmup_updates": 0, "warmup_init_lr": 0.01}, "needs a warm-up"),
         ({"lr_decay_rate": 0.0}, "--lr-decay-rate 0: must be above 0 and at most 1"),
         ({"lr_decay_rate": 1.5}, "--lr-decay-rate 1.5: must be above 0 and at most 1"),
         ({"lr": [0.1, 0.01]}, "takes one --lr, the peak rate, got .0.1, 0.01."),
