@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, Optional
 from fault_world import World
 from flips import describe, is_refused
 from kills import JOBS, digests_in, fresh_folder, run_undisturbed
-from tallies import EQUAL, FAILED, REFUSED, Tally
+from tallies import EQUAL, FAILED, REFUSED, UNPROTECTED, Tally
 from warmed import LIMIT, run, seeded, start, wait, watching_writes
 
 # Commands whose result appears by one renaming. Two of them at once make the same result twice.
@@ -125,8 +125,13 @@ def vanishing(world: World, tally: Tally, times: Callable[[int], int], seed: int
             gone = watching_writes(at, partial(shutil.rmtree, str(world.now), ignore_errors=True))
             out = fresh_folder(world, job)
             ended = run(job.words(world, out), world.log, first=gone)
-            same = ended.status == 0 and world.now.exists() and digests_in(out) == expected.made
-            outcome = EQUAL if same else REFUSED if is_refused(ended) else FAILED
+            made = digests_in(out) if world.now.exists() else {}
+            if ended.status == 0 and made == expected.made:
+                outcome = EQUAL
+            elif ended.status == 0 and made and made.items() <= expected.made.items():
+                outcome = UNPROTECTED  # removed after the other files were written
+            else:
+                outcome = REFUSED if is_refused(ended) else FAILED
             tally.note("a folder that is removed", job.name, outcome, f"at operation {at}: {describe(ended)}")
 
 
