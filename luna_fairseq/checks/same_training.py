@@ -24,6 +24,7 @@ DICTIONARIES = "luna_fairseq.dictionaries"
 _LANGUAGES = ("source_lang", "target_lang")
 # Options of a task that decide how the model reads its input.
 _INPUT_OPTIONS = (
+    "add_bos_token",
     "encoder_langtok",
     "decoder_langtok",
     "init_token",
@@ -100,10 +101,9 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
     _check_languages(path, stored, ours)
     for name in _INPUT_OPTIONS if stored.get("task") == ours.get("task") else ():
         if name in stored and name in ours and stored[name] != ours[name]:
-            option = f"--{name.replace('_', '-')}"
+            trained, present = (_format_options([(name, options[name])]) for options in (stored, ours))
             raise InputError(
-                f"{path} was trained with {option} {stored[name]}, but this command uses {ours[name]}. Give "
-                f"{option} {stored[name]}"
+                f"{path} was trained with {trained}, but this command uses {present}. Give {trained}"
             )
 
 

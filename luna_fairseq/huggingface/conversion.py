@@ -251,7 +251,7 @@ def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
 
     Raises InputError if the model cannot be exported, or has no head of this name.
     """
-    _check_exportable(model)
+    _check_exportable(model, head)
     if head is None:
         return KINDS[type(model)]
     heads = getattr(model, "classification_heads", {})
@@ -262,10 +262,14 @@ def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
     return fine_tuned_kind(head)
 
 
-def _check_exportable(model: Any) -> None:
-    """Raise InputError if a fairseq model uses options that the exported classes do not implement."""
+def _check_exportable(model: Any, head: Optional[str]) -> None:
+    """Raise InputError if a fairseq model uses options that the exported classes do not implement.
+
+    ``head`` names the classification head to export, if any.
+    """
     decoder = getattr(model, "decoder", None)
-    layer_type = getattr(getattr(model, "args", None), "layer_type", "luna")
+    args = getattr(model, "args", None)
+    layer_type = getattr(args, "layer_type", "luna")
     if type(model) not in KINDS or layer_type != "luna":
         name = type(model).__name__ + ("" if layer_type == "luna" else f" with --layer-type {layer_type}")
         raise InputError(
@@ -279,6 +283,16 @@ def _check_exportable(model: Any) -> None:
     if isinstance(getattr(decoder, "embed_tokens", None), AdaptiveInput):
         raise InputError(
             "A model with adaptive input cannot be exported, because transformers needs a single embedding."
+        )
+    if decoder is not None and decoder.output_projection.out_features != decoder.embed_tokens.num_embeddings:
+        raise InputError(
+            f"A model with --output-dictionary-size {decoder.output_projection.out_features} cannot be "
+            "exported, because transformers needs a logit for every token of the dictionary."
+        )
+    if head is not None and getattr(args, "spectral_norm_classification_head", False):
+        raise InputError(
+            f"The head {head} has --spectral-norm-classification-head and cannot be exported. Give --head "
+            "none to export the language model."
         )
 
 

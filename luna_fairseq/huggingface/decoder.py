@@ -34,8 +34,10 @@ class LunaCache:
         memory: cached tensors that every decoding step reads, computed from the encoder output or, in a
             language model, from the learned packed sequence P.
         state: weighted sums over the earlier positions, and the number of these positions.
+        is_reordered: True after beam search. The hypotheses are then not those of the returned sequences.
     """
 
+    is_reordered = False
     is_compileable = False
     # The state consists of sums over all positions, from which individual positions cannot be removed.
     is_croppable = False
@@ -65,6 +67,7 @@ class LunaCache:
         """Reorder the hypotheses in place: beam i continues hypothesis ``beam_idx[i]``."""
         selected = self.select(beam_idx)
         self.memory, self.state = selected.memory, selected.state
+        self.is_reordered = True
 
 
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
@@ -211,8 +214,18 @@ class CachedGeneration(nn.Module):
         given = super()._get_initial_cache_position(*inputs)
         return {**given, "past_key_values": cache}
 
-    def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Prevent ``generate`` from creating its own cache, because the first forward pass creates one."""
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: Dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """Prevent ``generate`` from creating its own cache, because the first forward pass creates one.
+
+        Raises ValueError for a cache that beam search returned.
+        """
+        if getattr(model_kwargs.get("past_key_values"), "is_reordered", False):
+            raise ValueError(
+                "Expected past_key_values of greedy search or sampling, got those of a beam search, which do "
+                "not belong to the returned sequences. Pass None."
+            )
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
         past_key_values.reorder_cache(beam_idx)

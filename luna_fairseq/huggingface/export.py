@@ -101,7 +101,7 @@ def export(
     from luna_fairseq.huggingface.comparison import check_logits
     from luna_fairseq.huggingface.model_card import build_model_card, find_scores
 
-    card = build_model_card(checkpoint, kind, find_scores(path, ema, scores))
+    card = build_model_card(checkpoint, kind, find_scores(path, ema, scores), tokenizer is not None)
 
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)
@@ -136,6 +136,7 @@ def convert_checkpoint(
         ) from error
     from luna_fairseq.huggingface.checkpoint import load
     from luna_fairseq.models.ema import ema_copies
+    from luna_fairseq.models.tokenizers import first_token
 
     logging.disable_progress_bar()
     with ema_copies([path] if ema else []) as copies:
@@ -145,11 +146,15 @@ def convert_checkpoint(
     _check_task(path, identity)
     model = conversion.convert(checkpoint.model, kind, _generation_dictionary(checkpoint.task))
     _describe_classes(model.config, checkpoint.task)
+    if kind is conversion.CAUSAL_LM:
+        first = first_token(checkpoint.task)
+        model.config.bos_token_id = model.generation_config.bos_token_id = first
     model.config.trained_as = identity
     tokenizer = tokenizer_for_task(checkpoint.task, [path.parent, data], model.config)
     model.config.vocabularies = vocabulary_digests(tokenizer)
-    # Pipelines of transformers 4 load a tokenizer only if the configuration names its class.
-    model.config.tokenizer_class = type(tokenizer).__name__
+    if tokenizer is not None:
+        # Pipelines of transformers 4 load a tokenizer only if the configuration names its class.
+        model.config.tokenizer_class = type(tokenizer).__name__
     return ConvertedCheckpoint(checkpoint, kind, model, tokenizer)
 
 

@@ -11,8 +11,8 @@ FOLDER then holds the graphs and the tokenizer. Which graphs it holds depends on
 A decoding step reads one token of each sentence [batch, 1], the memory, and the state. The state consists of
 the inputs state_NAME. It begins with zeros, and its size does not depend on the length of the text. The step
 returns logits [batch, vocabulary] and next_state_NAME, the state for the next step. The first token is the
-end-of-sentence token. A padding token leaves the state of its sentence unchanged, so sources and prompts may
-be padded on either side.
+end-of-sentence token, or <s> for a language model that was trained with --add-bos-token. A padding token
+leaves the state of its sentence unchanged, so sources and prompts may be padded on either side.
 
 Before FOLDER appears, the output of the graphs is compared with the output of the model for several batch
 sizes and lengths. The command needs the extra packages that pip install "luna_fairseq[onnx]" installs.

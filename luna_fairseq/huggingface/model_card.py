@@ -21,10 +21,9 @@ Linear Unified Nested Attention (Ma et al., NeurIPS 2021, arXiv 2106.01540),
 trained by fairseq with luna_fairseq.
 
 ```python
-from transformers import {auto}, AutoTokenizer
+from transformers import {classes}
 
-model = {auto}.from_pretrained(FOLDER, trust_remote_code=True)
-tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
+{loading}
 ```
 
 | | |
@@ -33,14 +32,25 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 """
 
 
-def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, str]) -> str:
+def build_model_card(
+    checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, str], has_tokenizer: bool
+) -> str:
     """Return the text of README.md: how to load the model, training details, scores and options.
 
-    ``scores`` maps the name of each score to the text to show.
+    ``scores`` maps the name of each score to the text to show. An image model has no tokenizer.
     """
+    parts = {"model": kind.auto_class, **({"tokenizer": "AutoTokenizer"} if has_tokenizer else {})}
+    loading = [
+        f"{name} = {auto}.from_pretrained(FOLDER, trust_remote_code=True)" for name, auto in parts.items()
+    ]
     rows = {**_training_details(checkpoint), **scores, **_model_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
-    return _CARD.format(title=kind.title, auto=kind.auto_class, rows="\n".join(lines))
+    return _CARD.format(
+        title=kind.title,
+        classes=", ".join(parts.values()),
+        loading="\n".join(loading),
+        rows="\n".join(lines),
+    )
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:

@@ -49,11 +49,11 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self._tokenizer = self._source
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        self._switch_to_target_mode()
-        try:
-            return super()._decode(*args, **kwargs)
-        finally:
-            self._switch_to_input_mode()
+        # A shallow copy decodes, because other threads may encode meanwhile. copy.copy would call
+        # __getstate__, which copies the vocabularies.
+        decoder = type(self).__new__(type(self))
+        vars(decoder).update(vars(self), _tokenizer=self.target or self._source)
+        return super(_LunaTokenizer, decoder)._decode(*args, **kwargs)
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
         names = super()._save_pretrained(save_directory, *args, **kwargs)

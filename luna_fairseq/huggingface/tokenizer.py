@@ -17,7 +17,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import digest
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
-from luna_fairseq.models.tokenizers import find_text_pipeline
+from luna_fairseq.models.tokenizers import find_text_pipeline, first_token
 from luna_fairseq.text.documents import SEPARATOR
 from luna_fairseq.text.pieces import detect_encoding
 
@@ -50,7 +50,7 @@ MASKED_LM = Template(f"{BOS} $A {EOS}", f"{BOS} $A {EOS} {EOS} $B {EOS}")
 def build_tokenizer(
     files: Mapping[str, str],
     dictionary: Dictionary,
-    positions: int,
+    positions: Optional[int],
     template: Template = MASKED_LM,
     padding_side: str = "right",
     languages: Sequence[str] = (),
@@ -66,7 +66,7 @@ def build_tokenizer(
         files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty if the
             dictionary contains whole words only.
         dictionary: dictionary of the model.
-        positions: maximum number of tokens that the model accepts.
+        positions: maximum number of tokens that the model accepts, or None without a limit.
         template: special tokens around sequences.
         padding_side: side on which the shorter sequences of a batch are padded.
         languages: source and target language codes for Moses.
@@ -147,7 +147,11 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
         return None
     files = find_text_pipeline(folders)
     languages = [getattr(task.cfg, f"{side}_lang", None) or "en" for side in ("source", "target")]
-    longest = min(config.max_position_embeddings, 10**6)
+    longest: Optional[int] = min(config.max_position_embeddings, 10**6)
+    if getattr(task, "reads_any_length", False):
+        # Learned positions alone limit the text of --task streaming_lm.
+        is_limited = config.decoder_learned_pos and not config.no_token_positional_embeddings
+        longest = longest if is_limited else None
     # A language model continues a batch of prompts, so the prompts must end at the same position.
     padding_side = "left" if config.model_type == "luna_lm" else "right"
     template = choose_template(config, task)
@@ -175,11 +179,11 @@ def vocabulary_digest(tokenizer: Tokenizer) -> str:
 def choose_template(config: Any, task: Any = None) -> Template:
     """Return the :class:`Template` with the special tokens that a model expects around its input.
 
-    ``task`` is the fairseq task on which the model was trained.
+    ``task`` is the fairseq task on which the model was trained. None stands for a task with default options.
     """
     if config.model_type == "luna_lm":
-        # In fairseq, a text starts with the end-of-sentence token of the preceding text.
-        return Template(f"{EOS} $A", f"{EOS} $A $B")
+        first = EOS if task is None else task.source_dictionary[first_token(task)]
+        return Template(f"{first} $A", f"{first} $A $B")
     if config.is_encoder_decoder:
         return Template(f"$A {EOS}", f"$A $B {EOS}")
     if getattr(config, "classifier_layers", 0):

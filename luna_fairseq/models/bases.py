@@ -25,6 +25,7 @@ from luna_fairseq.models.generator_hub import from_pretrained
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 from luna_fairseq.models.onednn_linear import use_onednn
+from luna_fairseq.models.replaced_linears import remove_quant_noise
 from luna_fairseq.models.sequence_generator import AlignedGenerator, Generator
 from luna_fairseq.models.shortlist import Shortlist
 from luna_fairseq.modules.heads import ProjectingAttention
@@ -110,6 +111,7 @@ class PluginModel(BaseFairseqModel):
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """Prepare for inference. On a CPU, convert weights to 8 bits (--int8) or bfloat16 (--bf16)."""
+        remove_quant_noise(self)
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         elif has_bfloat16_option(cfg) and next(self.parameters()).is_cpu:

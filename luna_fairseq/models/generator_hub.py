@@ -30,6 +30,8 @@ from luna_fairseq.models.tokenizers import (
     find_folders,
     find_text_pipeline,
     find_tokenizer,
+    first_token,
+    join_lines,
     set_languages,
     tokenizer_options,
 )
@@ -92,6 +94,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """Tokenize and split each sentence of a text, and return the token indices [length] of the text."""
         encoded = [self.apply_bpe(tokenize(part), dictionary) for part in _sentences(text, dictionary)]
         return dictionary.encode_line(join_sentences(encoded), add_if_not_exist=False).long()
+
+    def tokenize(self, sentence: str) -> str:
+        """Tokenize a text, for example with Moses. Line breaks count as spaces."""
+        return super().tokenize(join_lines(sentence, self.bpe))
 
     def apply_bpe(self, sentence: str, dictionary: Optional[Any] = None) -> str:
         """Split tokenized text into subwords, and return the subwords as text, separated by spaces.
@@ -295,9 +301,7 @@ class LanguageModelHub(GeneratorHub):
         model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
         # The input is shifted right by one token. As in fairseq, the first one begins a line.
-        has_bos = getattr(self.task.args, "add_bos_token", False)
-        first = self.src_dict.bos() if has_bos else self.src_dict.eos()
-        shifted = torch.cat([tokens.new_tensor([first]), tokens[:-1]])[None]
+        shifted = torch.cat([tokens.new_tensor([first_token(self.task)]), tokens[:-1]])[None]
         for segment in shifted.split(self.SEGMENT, dim=1):
             model(segment, stream=stream)
         return stream

@@ -202,6 +202,16 @@ class Linear8(nn.Module):
             )
         return multiply_at_fixed_scale(x, self.packed)
 
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        """Raise InputError if the model is moved to a GPU or converted, for example by ``half()``."""
+        converted = fn(torch.ones(1))
+        if converted.device.type != "cpu" or converted.dtype != torch.float32:
+            raise InputError(
+                f"int8 needs a float32 model on a CPU, got {str(converted.dtype)[6:]} on {converted.device}: "
+                "remove int8, or leave the model as it was loaded"
+            )
+        return super()._apply(fn, *args, **kwargs)
+
     def __getstate__(self) -> Any:
         # oneDNN's tensors can be neither pickled nor copied. A copied or unpickled layer uses another form.
         return {**self.__dict__, "onednn": None}

@@ -16,6 +16,7 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.classification_heads import classify, mean_pool
+from luna_fairseq.models.tokenizers import join_lines
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
 logger = logging.getLogger(__name__)
@@ -24,15 +25,19 @@ Tokens = Union[Tensor, Sequence[Tensor]]
 
 
 class IdentityTokenizer:
-    """Tokenizer that returns text unchanged. The text already consists of words or subwords."""
+    """Tokenizer for text that already consists of words or subwords."""
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text unchanged. Raise InputError for plain words if the dictionary has subwords."""
-        check_encoded(text, self.dictionary)
-        return text
+        """Return the text, with ``<mask>`` between spaces.
+
+        Raise InputError for plain words if the dictionary has subwords.
+        """
+        parts = text.split(MASK)
+        check_encoded(" ".join(parts), self.dictionary)
+        return f" {MASK} ".join(parts)
 
     def decode(self, text: str) -> str:
         return text
@@ -45,10 +50,11 @@ class MaskTokenizer:
         self.tokenizer = tokenizer
 
     def encode(self, text: str) -> str:
-        first, *others = text.split(MASK)
-        if not others:
+        """Encode a text. Line breaks count as spaces."""
+        text = join_lines(text, self.tokenizer)
+        if MASK not in text or isinstance(self.tokenizer, IdentityTokenizer):
             return self.tokenizer.encode(text)
-        return f" {MASK} ".join(self.tokenizer.encode(part.rstrip()) for part in (first, *others))
+        return f" {MASK} ".join(self.tokenizer.encode(part.rstrip()) for part in text.split(MASK))
 
     def decode(self, text: str) -> str:
         return self.tokenizer.decode(text)

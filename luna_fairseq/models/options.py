@@ -70,11 +70,6 @@ class LayerOptions(FairseqDataclass):
         costs_only=True,
         used_with={"checkpoint_activations": True},
     )
-    int8: bool = option(
-        False,
-        "decode on a CPU with 8-bit weights; for trained models, with --model-overrides \"{'int8': True}\"",
-        costs_only=True,
-    )
     min_params_to_wrap: int = option(
         DEFAULT_MIN_PARAMS_TO_WRAP,
         "minimum number of parameters for a layer to be wrapped with FSDP",
@@ -189,7 +184,7 @@ class LunaEncoderOptions(AnchorOptions, EncoderSizeOptions):
 
 @dataclass
 class DecoderSizeOptions(FairseqDataclass):
-    """Options for the size and the embeddings of the decoder, in Luna and Transformer models."""
+    """Options for the size, embeddings and 8-bit weights of the decoder, in Luna and Transformer models."""
 
     decoder_embed_dim: Optional[int] = option(
         None,
@@ -230,6 +225,11 @@ class DecoderSizeOptions(FairseqDataclass):
     )
     adaptive_softmax_factor: float = option(
         4.0, "factor by which each tail projection of adaptive softmax is smaller", least=1
+    )
+    int8: bool = option(
+        False,
+        "decode on a CPU with 8-bit weights; for trained models, with --model-overrides \"{'int8': True}\"",
+        costs_only=True,
     )
 
 

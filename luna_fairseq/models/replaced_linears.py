@@ -5,6 +5,7 @@ from typing import Callable, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
+from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.models.onednn_linear import OneDnnLinear
 from luna_fairseq.modules.luna_causal_attention import FusedProjections, LunaCausalAttention
 from luna_fairseq.ops.absorbed import is_plain_linear
@@ -23,6 +24,17 @@ class FusedProduct(FusedProjections):
     def forward(self, x: Tensor) -> Tensor:
         """Apply all layers to x [..., in_features], and concatenate their outputs in the last dimension."""
         return self.product(x)
+
+
+def remove_quant_noise(model: nn.Module) -> None:
+    """Remove the hooks of ``--quant-noise-pq``, which have no effect in evaluation, from a prepared model.
+
+    Layers with hooks would not be replaced.
+    """
+    for module in model.modules():
+        for key, hook in list(module._forward_pre_hooks.items()):
+            if hook.__module__ == quant_noise.__module__:
+                del module._forward_pre_hooks[key]
 
 
 def replace_linears(model: nn.Module, build: Callable[[Tensor, Optional[Tensor]], nn.Module]) -> None:

@@ -1,4 +1,4 @@
-"""Tokenizer lookup for trained models, and Moses tokenization for fairseq."""
+"""Tokenizer lookup and preparation of text for trained models, and Moses tokenization for fairseq."""
 
 import tarfile
 from dataclasses import dataclass, field
@@ -8,6 +8,8 @@ from typing import Any, Dict, List, Sequence
 from omegaconf import DictConfig, open_dict
 
 from fairseq.data.encoders import register_tokenizer
+from fairseq.data.encoders.gpt2_bpe import GPT2BPE
+from fairseq.data.encoders.hf_byte_bpe import HuggingFaceByteLevelBPE
 from fairseq.dataclass import FairseqDataclass
 from fairseq.registry import REGISTRIES
 from luna_fairseq.errors import InputError
@@ -70,6 +72,22 @@ def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
         return options
     check_files(codes)
     return {"tokenizer": MOSES, "bpe": "subword_nmt", "bpe_codes": str(codes)}
+
+
+def join_lines(text: str, bpe: Any) -> str:
+    """Replace the line breaks in a text with spaces, unless ``bpe`` encodes bytes and has pieces for them.
+
+    sentencepiece would omit a line break and join the words around it.
+    """
+    is_bytewise = isinstance(bpe, (GPT2BPE, HuggingFaceByteLevelBPE))
+    return text if is_bytewise else " ".join(text.splitlines())
+
+
+def first_token(task: Any) -> int:
+    """Return the token that begins a text of a language model: <s> with --add-bos-token, otherwise </s>."""
+    dictionary = task.source_dictionary
+    has_bos = getattr(getattr(task, "args", None), "add_bos_token", False)
+    return dictionary.bos() if has_bos else dictionary.eos()
 
 
 @dataclass

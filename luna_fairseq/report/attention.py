@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.tokenizers import first_token
 from luna_fairseq.report.recording import READ, AttentionRecord, record_attention
 
 MAX_TOKENS = 512
@@ -155,7 +156,7 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
 def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
     """Return the attention maps of a causal language model for ``tokens``, which encode ``text``."""
-    decoder_input = _shift_right(tokens)
+    decoder_input = torch.cat([tokens.new_tensor([first_token(hub.task)]), tokens[:-1]])
     with record_attention(hub.models[0]) as records:
         hub.models[0](decoder_input.unsqueeze(0).to(hub.device))
     return _build_maps(

@@ -89,18 +89,23 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
         raise InputError(
             f"The data folder {folder} does not exist. Give --data, the folder of the model's dictionaries."
         )
-    overrides = {"data": str(folder), **find_text_pipeline([path.parent, folder, *above])}
+    # Weights in 8 bits could not be moved to a GPU.
+    overrides = {"data": str(folder), "int8": False, **find_text_pipeline([path.parent, folder, *above])}
     # fairseq applies overrides only to checkpoints that it loads from disk itself.
     overwrite_args_by_name(state["cfg"], overrides)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
-    model = (model.cuda() if torch.cuda.is_available() else model).eval()
     if isinstance(task, LRATextTask):
-        return Classifier(task, model)
+        return Classifier(task, _prepare(model))
     if isinstance(model, RobertaModel):
-        return MaskedLMHub(cfg, task, [model])
+        return _prepare(MaskedLMHub(cfg, task, [model]))
     if task.source_dictionary is None or not hasattr(model, "decoder"):
         raise InputError(f"The model of {path} does not read text. Give a checkpoint of a text model.")
-    return GeneratorHub(cfg, task, [model]).eval()
+    return _prepare(GeneratorHub(cfg, task, [model]))
+
+
+def _prepare(module: torch.nn.Module) -> torch.nn.Module:
+    """Set a model or a hub interface to evaluation mode, and move it to the GPU if there is one."""
+    return (module.cuda() if torch.cuda.is_available() else module).eval()
 
 
 def _load_state(path: Path) -> Dict[str, Any]:

@@ -18,6 +18,7 @@ from luna_fairseq.lra.task import LRAImageConfig, LRAImageTask
 EN_DE = {"task": "translation", "source_lang": "en", "target_lang": "de"}
 MANY = {"task": "multilingual_translation", "encoder_langtok": None}
 GLUE = {"task": "sentence_prediction"}
+BOS = {"task": "language_modeling", "add_bos_token": True}
 LANGTOK = {"source_lang": "de", "target_lang": "en", "encoder_langtok": "src"}
 
 
@@ -35,9 +36,10 @@ LANGTOK = {"source_lang": "de", "target_lang": "en", "encoder_langtok": "src"}
         ({"task": "lra-text"}, {"task": "lra-image"}, "for classifying sequences .*, not for .* images"),
         ({"task": "lra-text"}, {"task": "long_range_arena"}, None),
         (GLUE, {"task": "sentence_ranking"}, "not for sentence ranking"),
-        ({**GLUE, "init_token": 0}, {**GLUE, "init_token": None}, "with --init-token 0, but .* uses None"),
+        ({**GLUE, "init_token": 0}, {**GLUE, "init_token": None}, "--init-token 0, but .* uses no --init-"),
+        (BOS, {**BOS, "add_bos_token": False}, "--add-bos-token, but .* no --add-bos-token. Give --add-bos"),
         (MANY, {**MANY, "source_lang": "de", "target_lang": "en"}, None),
-        (MANY, {**MANY, **LANGTOK}, "with --encoder-langtok None, but this command uses src"),
+        (MANY, {**MANY, **LANGTOK}, "with no --encoder-langtok, but this command uses --encoder-langtok src"),
     ],
 )  # fmt: skip
 def test_identities_agree_or_are_refused(stored, ours, message):

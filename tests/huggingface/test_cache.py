@@ -177,6 +177,18 @@ def test_padding_may_exceed_learned_positions():
         read(model, torch.full((1, 91), 5))
 
 
+@pytest.mark.parametrize("kind", ["translation", "causal LM"])
+@torch.no_grad()
+def test_a_cache_of_a_beam_search_is_refused(kind):
+    """Its hypotheses are those that the search would continue, not the returned sequence."""
+    model, ids = exported(kind, "tied"), batch(texts(), left=True)
+    source = source_of(model)
+    first = generate(model, ids, source, num_beams=3)
+    more = torch.cat([first.sequences, batch(texts((4, 2, 3), 5), left=True)], dim=1)
+    with pytest.raises(ValueError, match="^Expected past_key_values of greedy search or sampling"):
+        generate(model, more, source, first.past_key_values, num_beams=3)
+
+
 def test_a_cache_of_another_batch_is_refused():
     model, ids = exported("causal LM", "tied"), batch(texts(), left=True)
     with pytest.raises(ValueError, match="^Expected past_key_values of 3 sequences, got 2"):

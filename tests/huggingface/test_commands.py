@@ -5,18 +5,19 @@ import re
 from argparse import Namespace
 
 import pytest
+import tiny_masked_lm
 import torch
 from checkpoints import command, save
 from every_kind import VARIANTS
 from tiny_luna import OPTIONS, Task, build_perturbed
-from tiny_models import LM_VARIANTS, classifier, language_model
+from tiny_models import LM_OPTIONS, LM_VARIANTS, classifier, language_model
 
 from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import describe_checkpoint, write_scores
 from luna_fairseq.huggingface import checkpoint as checkpoint_module
 from luna_fairseq.huggingface.model_card import find_scores
-from luna_fairseq.models import LunaModel
+from luna_fairseq.models import LunaLanguageModel, LunaModel
 from luna_fairseq.peers.models import PeerTransformer
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
@@ -218,6 +219,30 @@ def test_the_file_of_pretrained_vectors_is_not_needed(tmp_path):
     LunaModel.from_pretrained(str(tmp_path), "model.pt", str(data))
 
 
+def test_a_language_model_begins_with_bos_after_training_with_it(tmp_path):
+    checkpoint, data, _ = save("causal LM", "tied", tmp_path)
+    change_checkpoint(checkpoint, lambda state: state["cfg"]["task"].update(add_bos_token=True))
+    folder = tmp_path / "hf"
+    assert command("export", folder, "--path", checkpoint, "--data", data) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **TRUSTED)
+    model = transformers.AutoModelForCausalLM.from_pretrained(str(folder), **TRUSTED)
+    assert tokenizer("w1 w2").input_ids == [0, 5, 6]
+    assert model.config.bos_token_id == model.generation_config.bos_token_id == tokenizer.bos_token_id == 0
+
+
+def test_an_image_classifier_has_no_tokenizer(tmp_path, monkeypatch):
+    checkpoint, data, _ = save("translation", "tied", tmp_path)
+    task = Namespace(cfg=Namespace(), source_dictionary=None, target_dictionary=None)
+    state = {"cfg": {"task": {"_name": "lra-image"}}}
+    loaded = checkpoint_module.Checkpoint(classifier(torch.float32, pixels=True), task, state)
+    monkeypatch.setattr(checkpoint_module, "load", lambda *_: loaded)
+    folder = tmp_path / "hf"
+    assert command("export", folder, "--path", checkpoint, "--data", data) == 0
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "import AutoModelForSequenceClassification\n" in card and "okenizer" not in card
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8")).get("tokenizer_class") is None
+
+
 SOFTMAX = {"attention": "softmax", "encoder_attention_heads": 2}
 TAGS = {"_name": "translation_multi_simple_epoch"}
 REFUSED = {
@@ -232,6 +257,16 @@ REFUSED = {
     ),
     "softmax": (lambda: language_model(adaptive_softmax_cutoff="5,9"), "adaptive softmax"),
     "input": (lambda: language_model(**LM_VARIANTS["adaptive input"]), "adaptive input"),
+    "output": (
+        lambda: build_perturbed(LunaLanguageModel, LM_OPTIONS, Task(23, 15)),
+        "--output-dictionary-size 15 .* transformers needs a logit for every token",
+    ),
+    "spectral": (
+        lambda: tiny_masked_lm.tiny_model(
+            torch.float32, tiny_masked_lm.HEADS[:1], spectral_norm_classification_head=True
+        ),
+        f"head {tiny_masked_lm.HEADS[0]} has --spectral-norm-classification-head .* --head none",
+    ),
     "tags": (lambda: build_perturbed(LunaModel, OPTIONS, Task()), f"--task {TAGS['_name']}"),
 }
 
@@ -245,7 +280,7 @@ def test_other_models_are_refused_in_one_line(exporter, name, tmp_path, capsys, 
     checkpoint, data, _ = save("translation", "tied", tmp_path)
     loaded = checkpoint_module.Checkpoint(build(), None, {"cfg": {"task": TAGS}})
     monkeypatch.setattr(checkpoint_module, "load", lambda *_: loaded)
-    words = ["--path", checkpoint, "--data", data, "--head", "none"]
+    words = ["--path", checkpoint, "--data", data]
     assert command(exporter, tmp_path / "out", *words) == 1
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and re.search(reason, lines[0])

@@ -22,6 +22,7 @@ from luna_fairseq.huggingface.tokenizer import (  # noqa: E402
     Template,
     build_tokenizer,
     choose_template,
+    tokenizer_for_task,
     word_tokenizer,
 )
 
@@ -40,8 +41,10 @@ HARD = [
     "ﬁ ①",
     "a <s> b </s> c <pad> d",
     "x<s>y</s>",
+    "the cat\nsat\r\non the\u2028mat",
     "a <mask> cat",
 ]
+SPACE = "\u2581"
 UNDERSCORES = ["\u2581", "\u2581the cat", "a\u2581\u2581b \u2581 c"]
 
 
@@ -165,3 +168,78 @@ def test_a_pair_is_built_as_in_the_task_of_fine_tuning(init, separator, expected
         task.source_dictionary = dictionary
         tokenizer = build_tokenizer({}, dictionary, 512, choose_template(config, task))
         assert tokenizer("one", "two").input_ids == expected
+
+
+def test_encoded_text_around_a_mask_is_checked_as_a_whole():
+    dictionary = Dictionary()
+    for piece in ("\u2581the", "\u2581cat", ".", "<mask>"):
+        dictionary.add_symbol(piece)
+    tokenizer = MaskTokenizer(IdentityTokenizer(dictionary))
+    for text in ("\u2581the \u2581cat <mask> .", "<mask> ."):
+        if SPACE in text:
+            assert tokenizer.encode(text).split() == text.split()
+        else:
+            with pytest.raises(InputError, match="contains pieces of sentencepiece, but the text is plain"):
+                tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("add_bos_token", [False, True])
+def test_a_text_of_a_language_model_begins_as_in_its_task(add_bos_token):
+    task = language_model_task(add_bos_token=add_bos_token)
+    tokenizer = tokenizer_for_task(task, [], language_model_config())
+    assert tokenizer("one two").input_ids == [0 if add_bos_token else 2, 4, 5]
+    assert tokenizer.bos_token == ("<s>" if add_bos_token else "</s>")
+
+
+@pytest.mark.parametrize(
+    "reads_any_length, learned, none, limited",
+    [
+        (True, False, True, False),
+        (True, False, False, False),
+        (True, True, True, False),
+        (True, True, False, True),
+        (False, False, True, True),
+    ],
+)
+def test_a_streaming_model_without_learned_positions_reads_any_length(
+    reads_any_length, learned, none, limited
+):
+    task = language_model_task()
+    task.reads_any_length = reads_any_length
+    tokenizer = tokenizer_for_task(task, [], language_model_config(learned, none))
+    assert len(tokenizer("one " * 20, truncation=True).input_ids) == (16 if limited else 21)
+
+
+def language_model_task(**options):
+    dictionary = Dictionary()
+    for word in ("one", "two"):
+        dictionary.add_symbol(word)
+    return Namespace(
+        source_dictionary=dictionary, target_dictionary=dictionary, cfg=None, args=Namespace(**options)
+    )
+
+
+def language_model_config(learned=False, none=False):
+    return Namespace(
+        model_type="luna_lm",
+        is_encoder_decoder=False,
+        max_position_embeddings=16,
+        decoder_learned_pos=learned,
+        no_token_positional_embeddings=none,
+    )
+
+
+def test_decoding_leaves_the_tokenizer_as_it_is_for_other_threads(monkeypatch):
+    source, target = (build_dictionary(words, {}) for words in (["one", "two"], ["two", "one"]))
+    tokenizer = build_tokenizer({}, source, 9, Template("$A", "$A $B"))
+    tokenizer.set_target(build_tokenizer({}, target, 9, Template("$A", "$A $B")).backend_tokenizer)
+    base, seen = transformers.PreTrainedTokenizerFast, []
+    decode = base._decode
+
+    def observe(self, *args, **kwargs):
+        seen.append(tokenizer._tokenizer is tokenizer._source)
+        return decode(self, *args, **kwargs)
+
+    monkeypatch.setattr(base, "_decode", observe)
+    ids = target.encode_line("one two", append_eos=False, add_if_not_exist=False).tolist()
+    assert tokenizer.decode(ids) == "one two" and seen == [True]

@@ -14,7 +14,7 @@ from tiny_models import LM_OPTIONS  # noqa: E402
 
 from fairseq import hub_utils  # noqa: E402
 from luna_fairseq.errors import InputError  # noqa: E402
-from luna_fairseq.models import LunaLanguageModel, LunaModel  # noqa: E402
+from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel  # noqa: E402
 from luna_fairseq.models.generator_hub import GeneratorHub  # noqa: E402
 from luna_fairseq.models.stream import Stream  # noqa: E402
 from luna_fairseq.ops.attention import naive_softmax_weights  # noqa: E402
@@ -203,3 +203,32 @@ def test_a_line_that_is_read_has_the_score_of_a_line_alone(add_bos_token, load):
     expected = hub.score("w1 w2")["positional_scores"]
     lprobs = logits[0][0, :2].log_softmax(dim=-1)
     torch.testing.assert_close(lprobs.gather(1, hub.encode("w1 w2")[:2, None])[:, 0], expected)
+
+
+class JoiningEncoder:
+    """Subword encoder that drops line breaks, as sentencepiece does."""
+
+    def encode(self, text):
+        return text.replace("\n", "").replace("\r", "")
+
+
+def test_a_line_break_separates_words(load):
+    hub = load()
+    hub.bpe = JoiningEncoder()
+    expected = hub.encode("w1 w2").tolist()
+    for text in ("w1\nw2", "w1\r\nw2\n", "\nw1\u2028w2"):
+        assert hub.encode(text).tolist() == hub.encode_target(text).tolist() == expected
+    assert hub.apply_bpe(hub.tokenize("w1\nw2")) == "w1 w2"
+
+
+def test_a_model_without_a_decoder_has_no_8_bits(tmp_path):
+    path, data, _ = save("masked LM", "tied", tmp_path)
+    state = torch.load(str(path), weights_only=False)
+    state["cfg"]["model"]["int8"] = True  # older checkpoints of every model have the option
+    torch.save(state, str(path))
+    arguments = str(tmp_path), path.name, str(data)
+    LunaMaskedLM.from_pretrained(*arguments)
+    with pytest.raises(
+        InputError, match="^--int8: the checkpoint's model, luna_bert, does not support 8-bit"
+    ):
+        LunaMaskedLM.from_pretrained(*arguments, int8=True)

@@ -158,6 +158,16 @@ def test_another_precision_or_a_cpu_without_such_products_is_refused(dtype, mess
         int8.quantise(tiny_model(dtype))
 
 
+@pytest.mark.parametrize("to", [torch.float16, torch.bfloat16, "meta"])
+def test_a_model_in_8_bits_is_neither_converted_nor_moved(to):
+    layer = int8.Linear8(torch.eye(8), None)
+    layer.to(torch.float32).to("cpu")
+    with pytest.raises(
+        InputError, match="int8 needs a float32 model on a CPU, got .*: remove int8, or leave"
+    ):
+        torch.nn.Sequential(layer).to(to)
+
+
 @pytest.mark.parametrize("command", ["generation", "interactive_generation", "eval_lm"])
 def test_fairseq_commands_take_it(command):
     parser = getattr(options, f"get_{command}_parser")()

@@ -6,6 +6,8 @@ from tiny_luna import batch, decode, example, tiny_model
 from torch import nn
 
 from fairseq.dataclass.configs import FairseqConfig
+from luna_fairseq.models.onednn_linear import OneDnnLinear
+from luna_fairseq.ops.absorbed import has_hooks
 
 PROJECTIONS = [("self_attn", name) for name in ("pack_q", "pack_k", "unpack_q", "unpack_kv", "out")]
 PROJECTIONS += [("encoder_attn", name) for name in ("pack_q", "pack_kv", "unpack_q", "unpack_kv", "out")]
@@ -73,3 +75,14 @@ def test_layers_with_hooks_are_not_replaced(int8):
     model.prepare_for_inference_(FairseqConfig())
     decode(model, *SENTENCE, False)
     assert len(seen) == 6
+
+
+@int8_or_not
+def test_layers_with_quantization_noise_are_replaced(int8):
+    model = tiny_model(torch.float32, int8=int8, quant_noise_pq=0.1, quant_noise_pq_block_size=4)
+    expected = decode(model, *SENTENCE, False)
+    model.prepare_for_inference_(FairseqConfig())
+    assert not any(map(has_hooks, model.modules()))
+    assert int8 == (not any(isinstance(x, (nn.Linear, OneDnnLinear)) for x in model.modules()))
+    found = decode(model, *SENTENCE, False)
+    assert (found - expected).abs().max() < (0.06 if int8 else 1e-5) * expected.abs().max()

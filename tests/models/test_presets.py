@@ -120,7 +120,7 @@ def test_every_attention_can_be_asked_for():
         assert {given.attention, given.decoder_attention, given.cross_attention} == {name}
 
 
-OF_ROBERTA = "attention_init checkpoint_activations int8 no_token_positional_embeddings offload_activations"
+OF_ROBERTA = "attention_init checkpoint_activations no_token_positional_embeddings offload_activations"
 
 
 @pytest.mark.parametrize(

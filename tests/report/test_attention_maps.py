@@ -1,6 +1,8 @@
 """Attention maps contain the weights that the models compute."""
 
+import sys
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 import tiny_luna
@@ -10,17 +12,21 @@ from old_torch import HAS_KEYWORD_HOOKS
 from tiny_luna import VARIANTS, Task, assert_close, batch, example, marked, tiny_model
 from tiny_models import classifier, language_model
 
-from fairseq.data import Dictionary
-from fairseq.models.transformer import TransformerModel
-from fairseq.modules import MultiheadAttention
-from luna_fairseq.anchored.causal import DecayingCausalAttention
-from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaCausalAttention
-from luna_fairseq.ops.causal_luna import naive_causal_luna
-from luna_fairseq.report import recording
-from luna_fairseq.report.attention import AttentionMaps, attention_maps
-from luna_fairseq.report.loading import Classifier
-from luna_fairseq.report.recording import record_attention
+sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
+
+from checkpoints import save  # noqa: E402
+
+from fairseq.data import Dictionary  # noqa: E402
+from fairseq.models.transformer import TransformerModel  # noqa: E402
+from fairseq.modules import MultiheadAttention  # noqa: E402
+from luna_fairseq.anchored.causal import DecayingCausalAttention  # noqa: E402
+from luna_fairseq.errors import InputError  # noqa: E402
+from luna_fairseq.modules import LunaCausalAttention  # noqa: E402
+from luna_fairseq.ops.causal_luna import naive_causal_luna  # noqa: E402
+from luna_fairseq.report import recording  # noqa: E402
+from luna_fairseq.report.attention import AttentionMaps, attention_maps  # noqa: E402
+from luna_fairseq.report.loading import Classifier, load  # noqa: E402
+from luna_fairseq.report.recording import record_attention  # noqa: E402
 
 
 def one_sentence():
@@ -208,9 +214,12 @@ def test_weights_that_are_no_numbers_are_refused():
         attention_maps(Hub(model, Task()), "w1 w2 w3")
 
 
-def test_maps_of_a_language_model():
+@pytest.mark.parametrize("first", ["<s>", "</s>"])
+def test_maps_of_a_language_model(first):
     model, task = language_model(torch.float32), Task(23, 23)
+    task.args = Namespace(add_bos_token=first == "<s>")
     maps = attention_maps(Hub(model, task), "w1 w2")
+    assert maps.target_input == [first, "w1", "w2"]
     assert list(maps)[:3] == ["decoder.0.self.pack", "decoder.0.self.unpack", "decoder.0.self.read"]
     assert maps.source == [] and maps.target == ["w1", "w2", "</s>"]
     assert maps["decoder.1.self.read"].shape == (3, 3, 3)
@@ -266,3 +275,12 @@ def test_a_model_without_attention_is_refused():
     classifier = Namespace(model=torch.nn.Linear(2, 2), classify_text=lambda text, max_tokens: ([], ""))
     with pytest.raises(InputError, match="no attention"):
         attention_maps(classifier, "text")
+
+
+@pytest.mark.parametrize("kind", ["translation", "causal LM", "masked LM"])
+def test_a_loaded_hub_is_on_the_device_of_its_model(kind, tmp_path, monkeypatch):
+    path, _, _ = save(kind, "tied", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.nn.Module, "cuda", lambda self: self.to("meta"))
+    hub = load(path)
+    assert hub.device == next(hub.parameters()).device == torch.device("meta")
