@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -78,7 +78,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a checkpoint that fairseq-train wrote.")
     utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
-    state = _load_state(path)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     options = state["cfg"]["task"]
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     # Shards, separated by ":", have the same dictionaries. The tokenizer is in the folder above them.
@@ -101,14 +101,3 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     if task.source_dictionary is None or not hasattr(model, "decoder"):
         raise InputError(f"The model of {path} does not read text. Give a checkpoint of a text model.")
     return GeneratorHub(cfg, task, [model]).eval()
-
-
-def _load_state(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint file on the CPU. Raise InputError if it is missing, damaged or not a checkpoint."""
-    try:
-        return checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    except InputError:
-        raise
-    except Exception as error:  # On other files, pickle raises errors of many types.
-        message = (str(error).splitlines() or ["no message"])[0][:200]
-        raise InputError(f"{path} cannot be read as a checkpoint: {message}") from error
