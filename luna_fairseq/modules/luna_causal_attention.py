@@ -216,8 +216,6 @@ class LunaCausalAttention(nn.Module):
         are no earlier positions. ``counts`` are the numbers of tokens before and after this call. If None,
         they are computed from ``state``. Return the output [T, B * n, C] and the new state.
         """
-        if state is not None and state.steps is None and counts is None:
-            raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
         pack_k, q, k, v = self._project_x(query)
         output, new_state = recurrent_causal_luna(
             q,

@@ -67,11 +67,9 @@ def recurrent_causal_luna(
     # Under autocast the state would lose precision from call to call.
     with disable_autocast(q.device):
         if counts is None:
-            earlier = None if state is None else state.steps
+            earlier = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
             if earlier is None:
-                if state is not None:
-                    raise ValueError("the state has no number of positions. Pass counts")
-                earlier = k.new_zeros(k.size(0), dtype=torch.long)
+                raise ValueError("the state has no token counts. Pass the decoder's counts")
             counts = TokenCounts.compute(earlier, k.size(2), key_padding_mask, k.dtype)
         new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts=counts)
         if STEP_FORMS.choose(q) == "chunk":
