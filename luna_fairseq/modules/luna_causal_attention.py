@@ -287,7 +287,7 @@ class LunaCausalAttention(nn.Module):
         return heads if self.untie_kv else [*heads, heads[-1]]
 
 
-def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
+def causal_arguments(options: DecoderOptions, builders: Builders) -> Dict[str, Any]:
     """Return keyword arguments for :class:`LunaCausalAttention`: these options and submodule builders."""
     return {
         "embed_dim": options.embed_dim,
