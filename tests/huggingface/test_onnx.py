@@ -8,9 +8,8 @@ import json
 import numpy as np
 import pytest
 import torch
-from checkpoints import save
 from every_kind import ONE_LAYER, VARIANTS, small_model
-from test_commands import command
+from tiny_checkpoints import command, save
 from tiny_luna import EOS, PAD, batch, sentences
 from tiny_models import beam_search
 
