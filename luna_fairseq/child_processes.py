@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List
 # Exit status that a shell reports for a process terminated by SIGTERM: 128 + SIGTERM.
 TERMINATED = 143
 # Signals that ask a program to stop: SIGTERM of batch systems, and SIGHUP of a terminal that is closed.
-STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Environment variable with the process that a child must not outlive.
 _PARENT = "LUNA_FAIRSEQ_PARENT"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl

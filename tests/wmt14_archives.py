@@ -8,10 +8,10 @@ from demo_corpus import draw_corpus
 SIZES = {"europarl": 160, "commoncrawl": 90, "news": 50, "newstest2013": 11, "newstest2014": 13}
 
 
-def sgml(lines, kind, split_at=5):
+def sgml(lines, kind):
     """Return an SGML file of two documents, with the headline markup and escapes of the published files."""
     text = [f'<{kind} setid="newstest" srclang="any">']
-    for number, part in enumerate((lines[:split_at], lines[split_at:])):
+    for number, part in enumerate((lines[:5], lines[5:])):
         text.append(f'<doc sysid="ref" docid="paper.{number}" genre="news" origlang="de">')
         text += ["<hl>", f'<seg id="1">{escape(part[0])}</seg>', "</hl>", "<p>"]
         text += [f'<seg id="{index}"> {escape(line)} </seg>' for index, line in enumerate(part[1:], 2)]

@@ -102,9 +102,7 @@ class AnchoredAttention(LunaAttention):
         """True if queries attend only to rows of the packed context, and never to individual tokens."""
         return not self.reads_tokens
 
-    def build_anchors(
-        self, anchor_strength: float, diagonal: bool = False, builders: Builders = TORCH
-    ) -> None:
+    def build_anchors(self, anchor_strength: float, builders: Builders, diagonal: bool = False) -> None:
         """Create the learned parameters of the distance biases and, with ``diagonal``, of the diagonal prior.
 
         ``anchor_strength`` is the initial factor gamma in pack attention. ``builders`` creates the linear
@@ -221,7 +219,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         check_window(window)
         self.window = window
         self.reads_tokens = window > 0
-        self.build_anchors(anchor_strength, builders=builders)
+        self.build_anchors(anchor_strength, builders)
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
@@ -318,7 +316,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         check_lookup(lookup)
         self.lookup = lookup
         self.reads_tokens = lookup > 0
-        self.build_anchors(anchor_strength, diagonal, builders)
+        self.build_anchors(anchor_strength, builders, diagonal)
         if lookup:
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 

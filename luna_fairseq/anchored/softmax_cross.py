@@ -58,7 +58,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.packs = packs
         super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv, builders)
         if anchor_strength is not None:
-            self.build_anchors(anchor_strength, diagonal, builders)
+            self.build_anchors(anchor_strength, builders, diagonal)
         self.context_k_proj = builders.linear(build_projection(embed_dim))
         self.context_v_proj = builders.linear(build_projection(embed_dim))
 

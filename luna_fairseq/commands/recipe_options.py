@@ -20,9 +20,9 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
 from luna_fairseq.checks.names import suggest_name
+from luna_fairseq.commands.recipes import Settings
 from luna_fairseq.errors import InputError
 
-Settings = Dict[str, Dict[str, Any]]
 # Group with settings of hydra, which are not options of fairseq-train.
 HYDRA = "hydra"
 

@@ -1,6 +1,7 @@
 """Folder lock that only one process, together with its child processes, can hold."""
 
 import errno
+import fcntl
 import os
 import time
 from pathlib import Path
@@ -23,12 +24,8 @@ def lock_folder(folder: Path) -> None:
     The lock belongs to an open file descriptor of the folder, so no lock file is written. The operating
     system releases the lock when all processes that hold the descriptor have ended: this process, a program
     that replaces it, and children that inherit :func:`handles`. A child of a process with the lock may write
-    as well. The lock has no effect on Windows and on file systems without locks.
+    as well. The lock has no effect on file systems without locks.
     """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
     key = _key(os.stat(str(folder)))
     if key in _held:
         return
@@ -88,5 +85,4 @@ def _release_in_child() -> None:
     _held.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_in_child)
+os.register_at_fork(after_in_child=_release_in_child)

@@ -19,9 +19,9 @@ from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
 from luna_fairseq.models.tokenizers import find_text_pipeline, first_token
 from luna_fairseq.text.documents import SEPARATOR
-from luna_fairseq.text.pieces import detect_encoding
+from luna_fairseq.text.joint_bpe import ordinary_pieces
+from luna_fairseq.text.pieces import WORD_MARK, detect_encoding
 
-SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
 _SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
 # Files that each encoding requires, for error messages.
@@ -233,11 +233,7 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
 
 def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
     """Build a tokenizer from a sentencepiece model of type BPE. ``ids`` maps each symbol to its id."""
-    pieces = [
-        model.id_to_piece(index)
-        for index in range(model.get_piece_size())
-        if not (model.is_control(index) or model.is_unknown(index) or model.is_unused(index))
-    ]
+    pieces = ordinary_pieces(model)
     _check_sentencepiece(model, pieces)
     # Merges are applied in the order in which their results were learned.
     rank = {piece: number for number, piece in enumerate(pieces)}
@@ -253,14 +249,14 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
             normalizers.Replace(Regex(f"[{_SPACES}]+"), " "),
             normalizers.Replace(Regex("^ "), ""),
             # The pre-tokenizer would not prepend the character to a text that starts with it.
-            normalizers.Prepend(SPACE),
-            normalizers.Replace(" ", SPACE),
+            normalizers.Prepend(WORD_MARK),
+            normalizers.Replace(" ", WORD_MARK),
             # sentencepiece removes the character at the end of a text, even if the text itself contains it.
-            normalizers.Replace(Regex(f"{SPACE}+$"), ""),
+            normalizers.Replace(Regex(f"{WORD_MARK}+$"), ""),
         ]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")
-    tokenizer.decoder = decoders.Metaspace(replacement=SPACE, prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=WORD_MARK, prepend_scheme="never")
+    tokenizer.decoder = decoders.Metaspace(replacement=WORD_MARK, prepend_scheme="always")
     return tokenizer
 
 
@@ -273,7 +269,7 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:
         raise InputError("Expected a byte-pair encoding, got another type of sentencepiece model.")
-    if "".join(model.encode(_PROBE, out_type=str)) != SPACE + _PROBE:
+    if "".join(model.encode(_PROBE, out_type=str)) != WORD_MARK + _PROBE:
         raise InputError(
             "Expected a sentencepiece model without normalization, got one that normalizes text."
         )

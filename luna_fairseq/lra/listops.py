@@ -28,15 +28,14 @@ OPERATORS: Dict[str, Callable[[Sequence[int]], int]] = {
 }
 VOCABULARY = (*DIGITS, *OPERATORS, END)
 
-# Settings of the published data set.
-MIN_LENGTH, MAX_LENGTH = 500, 2000
+# Settings of the published data set. prepare.py has the bounds of the length.
 MAX_DEPTH, MAX_ARGUMENTS = 10, 10
 OPERATION_PROBABILITY = 0.25
 
 Example = Tuple[List[str], int]
 
 
-def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
+def draw_example(seed: str, min_length: int, max_length: int) -> Example:
     """Draw a random ListOps expression. Return its tokens and its value from 0 to 9.
 
     An expression is a tree of depth at most 10. The root is an operation on 2 to 10 arguments. A node at

@@ -33,6 +33,7 @@ from luna_fairseq.text.encoders import (
 )
 from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
+from luna_fairseq.text.pieces import SENTENCEPIECE_MODEL
 
 DICTIONARY = "dict.txt"
 # Value of --tokens-per-sample in the presets. With --sample-break-mode complete, the model cannot read longer
@@ -61,7 +62,7 @@ class TextPreparation:
         self.options = options
         parts = {"train": options.train, "valid": options.valid, "test": options.test}
         self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
-        self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else ["sentencepiece.bpe.model"]
+        self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else [SENTENCEPIECE_MODEL]
         shards = [f"shard{n}" for n in range(options.shards)] if options.shards > 1 else ["."]
         # Validation and test text are written to the first shard, where fairseq looks for them.
         self.parts: List[Part] = [("train", shard) for shard in shards]

@@ -16,6 +16,7 @@ from fairseq.distributed import fsdp_wrap
 from fairseq.modules import FairseqDropout, LayerDropModuleList, LayerNorm, SinusoidalPositionalEmbedding
 from fairseq.modules.checkpoint_activations import CheckpointFunction
 from fairseq.modules.quant_noise import quant_noise
+from luna_fairseq.engine.versions import is_at_least
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.builders import Builders
 from luna_fairseq.modules.luna_layer import CausalLayer
@@ -185,7 +186,7 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
     Layers of the same class share the compiled code. Raises InputError for torch before 2.5, which would
     compile each layer separately, and stop after a few.
     """
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
+    if not is_at_least("torch", 2, 5):
         raise InputError(
             f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: remove the option"
         )

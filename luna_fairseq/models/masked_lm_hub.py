@@ -17,7 +17,7 @@ from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.classification_heads import classify, mean_pool
 from luna_fairseq.models.tokenizers import join_lines
-from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
+from luna_fairseq.text.pieces import MASK, WORD_MARK, check_encoded, check_tokenizer, is_filler
 
 logger = logging.getLogger(__name__)
 
@@ -182,5 +182,5 @@ class MaskedLMHub(RobertaHubInterface):
     def _decode_symbol(self, symbol: str) -> str:
         """Convert a dictionary symbol to plain text. A symbol that begins a word gets a leading space."""
         text = self.bpe.decode(symbol)
-        begins_word = isinstance(self.bpe.tokenizer, IdentityTokenizer) or symbol.startswith("\u2581")
+        begins_word = isinstance(self.bpe.tokenizer, IdentityTokenizer) or symbol.startswith(WORD_MARK)
         return f" {text}" if begins_word else text

@@ -14,10 +14,10 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.registry import REGISTRIES
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
-from luna_fairseq.text.moses import detokenize, normalize, tokenize
+from luna_fairseq.text.moses import detokenize, tokenize, tokenize_line
+from luna_fairseq.text.pieces import CODES, SENTENCEPIECE_MODEL
 
 MOSES = "luna_moses"
-CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-nmt from Moses tokens
 
 
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
@@ -50,7 +50,7 @@ def tokenizer_options() -> List[str]:
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
     """Return fairseq's tokenizer options for the first folder with SentencePiece or GPT-2 files, or {}."""
     for folder in folders:
-        model = folder / "sentencepiece.bpe.model"
+        model = folder / SENTENCEPIECE_MODEL
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
         if model.is_file():
             check_files(model)
@@ -112,14 +112,11 @@ class MosesText:
         tokenize("", cfg.source_lang)  # reports a missing package before the model is loaded
 
     def encode(self, text: str) -> str:
-        return self._tokenize(text, self.cfg.source_lang)
+        return tokenize_line(text, self.cfg.source_lang)
 
     def encode_target(self, text: str) -> str:
         """Tokenize text in the target language."""
-        return self._tokenize(text, self.cfg.target_lang)
-
-    def _tokenize(self, text: str, language: str) -> str:
-        return " ".join(tokenize(normalize(text, language), language))
+        return tokenize_line(text, self.cfg.target_lang)
 
     def decode(self, text: str) -> str:
         return detokenize(text.split(), self.cfg.target_lang)

@@ -17,7 +17,7 @@ from luna_fairseq.errors import InputError
 GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 
-def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
+def check_heads(embed_dim: int, num_heads: int, name: str) -> None:
     """Raise an InputError if ``num_heads``, called ``name`` in the message, does not divide ``embed_dim``."""
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(

@@ -418,7 +418,7 @@ class LunaAttention(ProjectingAttention):
         return AttentionWeights(pack, read.rows, read.total(memory))
 
 
-def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
+def attention_arguments(options: StackOptions, builders: Builders) -> Dict[str, Any]:
     """Return keyword arguments for :class:`LunaAttention`: these options, and the builders of submodules."""
     return {
         "embed_dim": options.embed_dim,

@@ -216,8 +216,6 @@ class LunaCausalAttention(nn.Module):
         are no earlier positions. ``counts`` are the numbers of tokens before and after this call. If None,
         they are computed from ``state``. Return the output [T, B * n, C] and the new state.
         """
-        if state is not None and state.steps is None and counts is None:
-            raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
         pack_k, q, k, v = self._project_x(query)
         output, new_state = recurrent_causal_luna(
             q,
@@ -289,7 +287,7 @@ class LunaCausalAttention(nn.Module):
         return heads if self.untie_kv else [*heads, heads[-1]]
 
 
-def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
+def causal_arguments(options: DecoderOptions, builders: Builders) -> Dict[str, Any]:
     """Return keyword arguments for :class:`LunaCausalAttention`: these options and submodule builders."""
     return {
         "embed_dim": options.embed_dim,

@@ -45,7 +45,7 @@ class LunaLayer(nn.Module):
         self.normalize_before = options.normalize_before
         self.dropout_module = builders.dropout(options.dropout, self.dropout_name)
 
-    def build_feed_forward(self, options: StackOptions, builders: Builders = TORCH) -> None:
+    def build_feed_forward(self, options: StackOptions, builders: Builders) -> None:
         """Build the feed-forward block: two linear layers, an activation, dropout and a layer norm."""
         C = options.embed_dim
         self.activation_fn = options.activation_fn

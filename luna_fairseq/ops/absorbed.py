@@ -102,8 +102,8 @@ def absorbed_pack(
     context: Tensor,
     key: HeadProjection,
     value: HeadProjection,
-    context_padding_mask: Optional[Tensor] = None,
-    dropout: float = 0.0,
+    context_padding_mask: Optional[Tensor],
+    dropout: float,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
     """Compute pack attention to the context [S, B, C] without projecting the context.
@@ -128,8 +128,8 @@ def absorbed_unpack(
     v: Tensor,
     query: HeadProjection,
     output: HeadProjection,
-    packed_padding_mask: Optional[Tensor] = None,
-    dropout: float = 0.0,
+    packed_padding_mask: Optional[Tensor],
+    dropout: float,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
     """Compute unpack attention, including the output projection, without projecting x [T, B, C].

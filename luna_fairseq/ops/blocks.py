@@ -36,7 +36,7 @@ def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> T
 
 
 def block_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float, bias: Optional[Tensor] = None
 ) -> Tensor:
     """Compute softmax attention from each block of queries [B, H, n, size, K] to its keys [B, H, n, m, K].
 
@@ -111,7 +111,7 @@ def make_window_mask(
     size: int,
     neighbours: Tuple[int, int],
     window: Tuple[int, int],
-    key_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor],
 ) -> Tensor:
     """Return a mask [B or 1, 1, n, size, m], True at keys outside a sliding window and at padding.
 
@@ -130,7 +130,7 @@ def make_window_mask(
 
 
 def partial_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention to a subset of the keys, and the log-sum-exp of the logits.
 

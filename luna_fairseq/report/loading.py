@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -78,7 +78,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a checkpoint that fairseq-train wrote.")
     utils.import_user_module(argparse.Namespace(user_dir=USER_DIR))
-    state = _load_state(path)
+    state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     options = state["cfg"]["task"]
     options = vars(options) if isinstance(options, argparse.Namespace) else options
     # Shards, separated by ":", have the same dictionaries. The tokenizer is in the folder above them.
@@ -106,14 +106,3 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
 def _prepare(module: torch.nn.Module) -> torch.nn.Module:
     """Set a model or a hub interface to evaluation mode, and move it to the GPU if there is one."""
     return (module.cuda() if torch.cuda.is_available() else module).eval()
-
-
-def _load_state(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint file on the CPU. Raise InputError if it is missing, damaged or not a checkpoint."""
-    try:
-        return checkpoint_utils.load_checkpoint_to_cpu(str(path))
-    except InputError:
-        raise
-    except Exception as error:  # On other files, pickle raises errors of many types.
-        message = (str(error).splitlines() or ["no message"])[0][:200]
-        raise InputError(f"{path} cannot be read as a checkpoint: {message}") from error

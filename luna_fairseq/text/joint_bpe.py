@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterable, Iterator, Mapping, Sequence
+from typing import Iterable, Iterator, List, Mapping, Sequence
 from zlib import crc32
 
 import sentencepiece
@@ -162,6 +162,11 @@ def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[
     ``counts`` maps each subword to its frequency in the training text.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    return build_dictionary([*ordinary_pieces(processor), *separators], counts)
+
+
+def ordinary_pieces(processor: sentencepiece.SentencePieceProcessor) -> List[str]:
+    """Return a sentencepiece model's pieces except control, unknown and unused pieces, in model order."""
     special = processor.is_control, processor.is_unknown, processor.is_unused
     ordinary = [i for i in range(processor.get_piece_size()) if not any(is_kind(i) for is_kind in special)]
-    return build_dictionary([*processor.id_to_piece(ordinary), *separators], counts)
+    return processor.id_to_piece(ordinary)

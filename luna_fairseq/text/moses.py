@@ -57,10 +57,11 @@ def detokenize(tokens: Sequence[str], language: str) -> str:
     return _detokenizer(language).detokenize(tokens)
 
 
+def tokenize_line(line: str, language: str) -> str:
+    """Normalize and tokenize a line, and join the tokens with spaces."""
+    return " ".join(tokenize(normalize(line, language), language))
+
+
 def tokenize_pairs(languages: Sequence[str], pairs: Sequence[Tuple[str, str]]) -> List[Tuple[str, ...]]:
-    """Normalize and tokenize both sides of sentence pairs, and join the tokens with spaces."""
-
-    def tokenized(line: str, language: str) -> str:
-        return " ".join(tokenize(normalize(line, language), language))
-
-    return [tuple(map(tokenized, pair, languages)) for pair in pairs]
+    """Apply :func:`tokenize_line` to both sides of sentence pairs."""
+    return [tuple(map(tokenize_line, pair, languages)) for pair in pairs]

@@ -11,7 +11,9 @@ from luna_fairseq.text.documents import SEPARATOR
 
 MASK = "<mask>"
 _LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
-SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
+WORD_MARK = "\u2581"  # marks the beginning of a word in sentencepiece
+# Names of encoding files in a folder of prepared data. CODES has the BPE merges of subword-nmt.
+SENTENCEPIECE_MODEL, CODES = "sentencepiece.bpe.model", "bpe.codes"
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
@@ -20,7 +22,7 @@ def detect_encoding(dictionary: Any) -> Optional[str]:
     The result is a value of ``--bpe`` ("sentencepiece", "subword_nmt" or "gpt2"), or None for whole words.
     """
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
-    if any(symbol.startswith(SPACE) for symbol in symbols):
+    if any(symbol.startswith(WORD_MARK) for symbol in symbols):
         return "sentencepiece"
     if any(symbol.endswith("@@") for symbol in symbols):
         return "subword_nmt"
@@ -48,7 +50,7 @@ def check_encoded(text: str, dictionary: Any) -> None:
     # Encoded text may contain a few unknown pieces, such as letters that the training text lacks.
     is_plain = {
         None: False,
-        "sentencepiece": not any(word.startswith(SPACE) for word in words),
+        "sentencepiece": not any(word.startswith(WORD_MARK) for word in words),
         "subword_nmt": bool(unknown) and not any(word.endswith("@@") for word in words),
         "gpt2": not all(word.isdigit() for word in unknown),
     }[encoding]

@@ -14,6 +14,7 @@ from luna_fairseq.text.encoders import Encoder, sentencepiece_encoder, subword_n
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 from luna_fairseq.text.moses import tokenize_pairs
+from luna_fairseq.text.pieces import CODES, SENTENCEPIECE_MODEL
 
 # Mapping from a piece to its number of occurrences.
 Counts = Mapping[str, int]
@@ -84,7 +85,7 @@ SUBWORD_METHODS = {
         sentencepiece_encoder,
         bpe_dictionary,
         remove_bpe="sentencepiece",
-        model_file="sentencepiece.bpe.model",
+        model_file=SENTENCEPIECE_MODEL,
         learn=learn_bpe,
     ),
     # Normalized, tokenized text with split hyphens, for the dictionaries and BLEU scores of the literature.
@@ -94,7 +95,7 @@ SUBWORD_METHODS = {
         subword_nmt_encoder,
         _merges_dictionary,
         remove_bpe="subword_nmt",
-        model_file="bpe.codes",
+        model_file=CODES,
         learn=learn_merges,
         tokenize=tokenize_pairs,
     ),

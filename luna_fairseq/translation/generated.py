@@ -10,8 +10,8 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import read_lines
+from luna_fairseq.text.pieces import WORD_MARK
 
-SENTENCEPIECE_SPACE = "\u2581"
 # If a larger share of lines differs, the file contains a different text. A smaller share may be corrections.
 OTHER_TEXT = 0.1
 # Default of fairseq's --required-batch-size-multiple. A smaller last batch may be left out.
@@ -160,7 +160,7 @@ def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[
 
 def _has_pieces(lines: Sequence[str]) -> bool:
     """Return True if any line contains the subword marks of sentencepiece or subword-nmt."""
-    return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
+    return any(WORD_MARK in line or "@@ " in line for line in lines)
 
 
 def _join_subwords(line: str) -> str:
@@ -178,7 +178,7 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
         bool(decoded)
         and any(" " in line for line in plain.values())
         and all(plain.get(number, "").replace(" ", "") == line for number, line in decoded.items())
-        and not any(SENTENCEPIECE_SPACE in line for line in plain.values())
+        and not any(WORD_MARK in line for line in plain.values())
         and not any(unicodedata.east_asian_width(c) in "WF" for line in plain.values() for c in line)
     )
 

@@ -17,7 +17,8 @@ from luna_fairseq.commands.plots import check_plot, new_figure, save_png
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_separate
-from luna_fairseq.translation.generated import SENTENCEPIECE_SPACE, labelled_lines
+from luna_fairseq.text.pieces import WORD_MARK
+from luna_fairseq.translation.generated import labelled_lines
 
 PROGRAM = "python -m luna_fairseq.translation.plot_alignments"
 EOS = "</s>"
@@ -114,7 +115,7 @@ def shorten_label(piece: str) -> str:
         >>> shorten_label("▁tree")
         'tree'
     """
-    text = piece.replace(SENTENCEPIECE_SPACE, "") or "_"
+    text = piece.replace(WORD_MARK, "") or "_"
     return text[:LABEL_LENGTH].replace("$", r"\$")
 
 

@@ -7,8 +7,8 @@ from argparse import Namespace
 import pytest
 import tiny_masked_lm
 import torch
-from checkpoints import command, save
 from every_kind import VARIANTS
+from tiny_checkpoints import command, save
 from tiny_luna import OPTIONS, Task, build_perturbed
 from tiny_models import LM_OPTIONS, LM_VARIANTS, classifier, language_model
 

@@ -1,7 +1,7 @@
 """from_pretrained loads a checkpoint of its own kind and refuses any other."""
 
 import pytest
-from checkpoints import save
+from tiny_checkpoints import save
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel

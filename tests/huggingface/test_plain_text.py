@@ -9,14 +9,12 @@ from pathlib import Path
 import pytest
 import tiny_luna
 import torch
-from checkpoints import command
 from demo_corpus import draw_corpus, write_corpus
 from every_kind import ONE_LAYER
 from forked import USER_DIR, run_module
-from omegaconf import OmegaConf
+from tiny_checkpoints import command, training_state
 
 from fairseq.data import Dictionary, encoders
-from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.subword import SUBWORD_METHODS, whole_word_method
@@ -58,15 +56,9 @@ def trained(request, tmp_path_factory):
     dictionaries = [Dictionary.load(str(folder / f"dict.{language}.txt")) for language in ("en", "de")]
     task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
     model = tiny_luna.tiny_model(torch.float32, task=task, **ONE_LAYER)
-    cfg = {
-        **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
-        "task": {"_name": "translation", "data": str(folder), "source_lang": "en", "target_lang": "de"},
-        "model": {"_name": "luna", "arch": "luna", **tiny_luna.OPTIONS, **ONE_LAYER},
-        "criterion": {"_name": "cross_entropy"},
-    }
-    state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {"best": 3.5}}
-    state["optimizer_history"] = [{"num_updates": 1, "criterion_name": "", "lr_scheduler_state": {}}]
-    torch.save(state, str(folder / "model.pt"))
+    options, languages = {**tiny_luna.OPTIONS, **ONE_LAYER}, {"source_lang": "en", "target_lang": "de"}
+    state = training_state("translation", "luna", options, folder, **languages)
+    torch.save({**state, "model": model.state_dict()}, str(folder / "model.pt"))
     return request.param, folder
 
 

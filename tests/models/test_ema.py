@@ -1,25 +1,20 @@
 """Weights averaged by fairseq-train --store-ema, in all commands that can use them."""
 
 import os
-import sys
 import tarfile
 import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny_checkpoints import save
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
-
-from checkpoints import save  # noqa: E402
-
-from luna_fairseq.commands import average_checkpoints  # noqa: E402
-from luna_fairseq.errors import InputError  # noqa: E402
-from luna_fairseq.files.checksums import file_stamps  # noqa: E402
-from luna_fairseq.files.finished_steps import FinishedSteps  # noqa: E402
-from luna_fairseq.models import LunaModel  # noqa: E402
-from luna_fairseq.translation.evaluation import Evaluation  # noqa: E402
+from luna_fairseq.commands import average_checkpoints
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import file_stamps
+from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.models import LunaModel
+from luna_fairseq.translation.evaluation import Evaluation
 
 NAME = "decoder.layers.0.fc1.bias"
 

@@ -1,24 +1,20 @@
 """The Python interface of translation and causal language models, on small models."""
 
-import sys
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from tiny_checkpoints import save
+from tiny_luna import OPTIONS, Task, build_perturbed
+from tiny_models import LM_OPTIONS
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
-
-from checkpoints import save  # noqa: E402
-from tiny_luna import OPTIONS, Task, build_perturbed  # noqa: E402
-from tiny_models import LM_OPTIONS  # noqa: E402
-
-from fairseq import hub_utils  # noqa: E402
-from luna_fairseq.errors import InputError  # noqa: E402
-from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel  # noqa: E402
-from luna_fairseq.models.generator_hub import GeneratorHub  # noqa: E402
-from luna_fairseq.models.stream import Stream  # noqa: E402
-from luna_fairseq.ops.attention import naive_softmax_weights  # noqa: E402
-from luna_fairseq.peers.models import PeerLanguageModel, PeerTransformer  # noqa: E402
+from fairseq import hub_utils
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
+from luna_fairseq.models.generator_hub import GeneratorHub
+from luna_fairseq.models.stream import Stream
+from luna_fairseq.ops.attention import naive_softmax_weights
+from luna_fairseq.peers.models import PeerLanguageModel, PeerTransformer
 
 MODELS = {"translation": LunaModel, "causal LM": LunaLanguageModel}
 
@@ -118,22 +114,17 @@ def test_a_model_without_a_state_has_no_stream(load):
 
 
 def test_a_peer_computes_weights_over_the_source_for_alignments_only(load, monkeypatch):
-    calls = []
-
-    def count(*args):
-        calls.append(args)
-        return naive_softmax_weights(*args)
-
-    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", count)
+    spy = Mock(wraps=naive_softmax_weights)
+    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", spy)
     hub = load()
     options = {**OPTIONS, "decoder_embed_dim": 12, "attention": "softmax"}
     task = Task(len(hub.src_dict), len(hub.tgt_dict))
     peer = build_perturbed(PeerTransformer, options, task, torch.float32)
     hub, length = GeneratorHub(hub.cfg, hub.task, [peer]), {"min_len": 5, "max_len_b": 5}
     hub.generate(hub.encode("w1 w2 w3"), 2, **length)
-    assert not calls
+    assert not spy.called
     found = hub.generate(hub.encode("w1 w2 w3"), 2, print_alignment="hard", **length)
-    assert found[0]["alignment"] and len(calls) == 6  # one layer in each step
+    assert found[0]["alignment"] and spy.call_count == 6  # one layer in each step
 
 
 @pytest.mark.parametrize("prefixes", [None, torch.tensor([[7], [8]])])

@@ -23,12 +23,17 @@ def golden_model(golden, state_dict, precision):
     return model.to(DTYPES[precision]), task
 
 
+def golden_case(case, precision):
+    """Return the model with the authors' parameters, and the vectors of a case."""
+    golden = load("luna_model_tied_dynproj")
+    model, _ = golden_model(golden, golden["state_dict"], precision)
+    return model, golden["cases"][case]
+
+
 @precisions
 @pytest.mark.parametrize("case", ["pad", "short", "nopad", "rightpad_src"])
 def test_model(case, precision):
-    golden = load("luna_model_tied_dynproj")
-    model, _ = golden_model(golden, golden["state_dict"], precision)
-    vectors = golden["cases"][case]
+    model, vectors = golden_case(case, precision)
     inputs, expected = cast(vectors["inputs"], DTYPES[precision]), vectors[precision]
     outputs = expected["outputs"]
     encoder_out = model.encoder(inputs["src_tokens"], return_all_hiddens=True)
@@ -68,9 +73,7 @@ def test_model(case, precision):
 @precisions
 @pytest.mark.parametrize("case", ["pad", "short", "nopad"])
 def test_step_by_step(case, precision):
-    golden = load("luna_model_tied_dynproj")
-    model, _ = golden_model(golden, golden["state_dict"], precision)
-    vectors = golden["cases"][case]
+    model, vectors = golden_case(case, precision)
     tokens = vectors["inputs"]["prev_output_tokens"]
     with torch.no_grad():
         encoder_out = model.encoder(vectors["inputs"]["src_tokens"])

@@ -25,14 +25,14 @@ from luna_fairseq.modules.luna_layer import Shared
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
 
-def translate_parameters(state_dict, prefix):
-    """Return the authors' parameters of one module under the names of this project.
+def with_parameters(module, state_dict, prefix, precision):
+    """Return a module with the authors' parameters in evaluation mode.
 
-    Args:
-        state_dict: the authors' parameters by name.
-        prefix: name of the module in a model of this project.
+    ``prefix`` is the name of the module in a model of this project.
     """
-    return {translate_name(prefix + name)[len(prefix) :]: value for name, value in state_dict.items()}
+    renamed = {translate_name(prefix + name)[len(prefix) :]: value for name, value in state_dict.items()}
+    module.load_state_dict(renamed)
+    return module.to(DTYPES[precision]).eval()
 
 
 def with_grad(inputs, *names):
@@ -57,11 +57,10 @@ def check_gradients(module, leaves, golden, precision, prefix):
 def test_luna_attention(file, case, precision):
     golden = load(file)
     config, prefix = golden["config"], "encoder.layers.0.self_attn."
-    module = LunaAttention(
+    attention = LunaAttention(
         config["embed_dim"], config["num_heads"], config["num_pheads"], untie_kv=not config["tie_kv"]
-    ).eval()
-    module.load_state_dict(translate_parameters(golden["state_dict"], prefix))
-    module.to(DTYPES[precision])
+    )
+    module = with_parameters(attention, golden["state_dict"], prefix, precision)
     vectors = golden["cases"][case]
     inputs = cast(vectors["inputs"], DTYPES[precision])
     leaves = with_grad(inputs, "query", "pquery", "context")
@@ -84,24 +83,27 @@ def test_luna_attention(file, case, precision):
     assert_close(weights, over_packed @ pack_weights.mean(dim=1), precision, "weights over the context")
 
 
+CAUSAL = "decoder.layers.0.self_attn."
+
+
+def causal_case(case, precision, backend="auto"):
+    """Return causal attention with the authors' parameters, and the inputs and outputs of a case."""
+    golden = load("causal_tied")
+    sizes = golden["config"]["embed_dim"], golden["config"]["num_heads"]
+    attention = LunaCausalAttention(*sizes, pack_activation=case.split("_")[0], backend=backend)
+    module = with_parameters(attention, golden["state_dict"], CAUSAL, precision)
+    vectors = golden["cases"][case]
+    return module, cast(vectors["inputs"], DTYPES[precision]), vectors[precision]
+
+
 @precisions
 @pytest.mark.parametrize("case", ["softplus", "softplus_pmask", "softplus_keypad", "elu", "elu_pmask"])
 @pytest.mark.parametrize("backend", ["naive", "chunk"])
 def test_causal_attention(case, backend, precision):
-    golden = load("causal_tied")
-    config, prefix = golden["config"], "decoder.layers.0.self_attn."
-    activation = case.split("_")[0]
-    module = LunaCausalAttention(
-        config["embed_dim"], config["num_heads"], pack_activation=activation, backend=backend
-    ).eval()
-    module.load_state_dict(translate_parameters(golden["state_dict"], prefix))
-    module.to(DTYPES[precision])
-    vectors = golden["cases"][case]
-    inputs = cast(vectors["inputs"], DTYPES[precision])
+    module, inputs, expected = causal_case(case, precision, backend)
     leaves = with_grad(inputs, "query", "pquery")
     packed_mask, key_mask = inputs.get("pkey_padding_mask"), inputs.get("key_padding_mask")
     output, _ = module(leaves["query"], module.read(leaves["pquery"], packed_mask), key_padding_mask=key_mask)
-    expected = vectors[precision]
     if key_mask is not None:
         # The authors' code ignores this mask. Ours masks padding, so both agree before the first padding.
         seen = key_mask.cumsum(dim=1).eq(0).t().unsqueeze(-1)
@@ -109,7 +111,7 @@ def test_causal_attention(case, backend, precision):
         return
     assert_close(output, expected["outputs"]["attn_parallel"], precision, "output")
     (output * inputs["loss_weight_attn"]).sum().backward()
-    check_gradients(module, leaves, expected, precision, prefix)
+    check_gradients(module, leaves, expected, precision, CAUSAL)
 
     with torch.no_grad():
         pattern, weights = module.weights(leaves["query"], module.read(leaves["pquery"], packed_mask))
@@ -123,16 +125,8 @@ def test_causal_attention(case, backend, precision):
 @precisions
 @pytest.mark.parametrize("case", ["softplus", "softplus_pmask", "elu", "elu_pmask"])
 def test_causal_attention_step_by_step_with_reorder(case, precision):
-    golden = load("causal_tied")
-    config, prefix = golden["config"], "decoder.layers.0.self_attn."
-    module = LunaCausalAttention(
-        config["embed_dim"], config["num_heads"], pack_activation=case.split("_")[0]
-    ).eval()
-    module.load_state_dict(translate_parameters(golden["state_dict"], prefix))
-    module.to(DTYPES[precision])
-    vectors = golden["cases"][case]
-    inputs = cast(vectors["inputs"], DTYPES[precision])
-    expected = vectors[precision]["outputs"]
+    module, inputs, expected = causal_case(case, precision)
+    expected = expected["outputs"]
     query, mask = inputs["query"], inputs.get("pkey_padding_mask")
     memory, state, outputs = module.read(inputs["pquery"], mask), None, []
     for t in range(query.size(0)):
@@ -182,9 +176,8 @@ def build_layer(side, cfg):
 def test_layer(side, variant, case, precision):
     golden = load(f"{side}_layer_postnorm")["variants"][variant]
     prefix = f"{side}.layers.0."
-    layer = build_layer(side, layer_config(golden["config"])).eval()
-    layer.load_state_dict(translate_parameters(golden["state_dict"], prefix))
-    layer.to(DTYPES[precision])
+    built = build_layer(side, layer_config(golden["config"]))
+    layer = with_parameters(built, golden["state_dict"], prefix, precision)
     vectors = golden["cases"][case]
     inputs = cast(vectors["inputs"], DTYPES[precision])
     leaves = with_grad(inputs, *[name for name, value in inputs.items() if value.is_floating_point()])

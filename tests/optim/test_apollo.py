@@ -25,10 +25,10 @@ def make_params(dtype=torch.float32, shapes=SHAPES, seed=0):
     return [torch.nn.Parameter(torch.randn(s, generator=generator).to(dtype)) for s in shapes]
 
 
-def set_grads(params, seed, scale=1.0):
+def set_grads(params, seed):
     generator = torch.Generator().manual_seed(1000 + seed)
     for p in params:
-        p.grad = (scale * torch.randn(p.shape, generator=generator)).to(p.dtype)
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 @contextlib.contextmanager

@@ -53,8 +53,9 @@ def make_grads(seed):
     return [torch.randint(-16, 17, s, generator=generator) / 16 * c for s, c in zip(SHAPES, scales)]
 
 
-def optimizer_step(optimizer, params, grads, sample_size=4):
+def optimizer_step(optimizer, params, grads):
     """Apply gradients as fairseq's trainer does with --clip-norm 0.5, and return the norm that it logs."""
+    sample_size = 4
     optimizer.zero_grad()
     scaler = getattr(optimizer, "scaler", None)
     factor = sample_size * (scaler.loss_scale if scaler is not None else 1.0)

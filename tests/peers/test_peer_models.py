@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -278,19 +279,14 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
 
 
 def test_weights_over_the_source_are_computed_only_where_they_are_needed(monkeypatch):
-    calls = []
-
-    def count(*args):
-        calls.append(args)
-        return naive_softmax_weights(*args)
-
-    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", count)
+    spy = Mock(wraps=naive_softmax_weights)
+    monkeypatch.setattr("luna_fairseq.peers.softmax.naive_softmax_weights", spy)
     source, target = map(batch, example())
 
     def has_weights(peer):
-        calls.clear()
+        spy.reset_mock()
         weights = peer(source, None, target)[1]["attn"]
-        assert len(calls) == (weights is not None)
+        assert spy.call_count == (weights is not None)
         return weights is not None
 
     peer = translator()

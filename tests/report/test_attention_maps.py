@@ -85,7 +85,8 @@ def test_maps_in_bfloat16(variant):
             assert_close(weights.float(), expected[name].weights[kind], tolerance=0.05)
 
 
-def shape_of(name, kind, rows, source=9, target=6):
+def shape_of(name, kind, rows):
+    source, target = 9, 6
     attending, attended = {
         "encoder": (source, source),
         "decoder.self": (target, target),

@@ -13,10 +13,10 @@ TARGET = [*(f"target{place}" for place in range(59)), "</s>"]
 STRENGTHS = {"encoder.0.self": {"pack gamma": torch.arange(1.0, 9), "unpack gamma": torch.ones(8)}}
 
 
-def random_maps(layers=6, heads=8, rows=32):
+def random_maps(layers=6, heads=8):
     """Random maps, which do not compress well, of a translation with 60 tokens."""
     torch.manual_seed(0)
-    maps = {}
+    maps, rows = {}, 32
     for layer in range(layers):
         for name in (f"encoder.{layer}.self", f"decoder.{layer}.self", f"decoder.{layer}.cross"):
             maps[f"{name}.pack"] = (2 * torch.randn(heads, rows, 60)).softmax(-1)

@@ -15,11 +15,11 @@ from luna_fairseq.translation.lexical_model import ITERATIONS, train_lexical_mod
 EOS = 2
 
 
-def by_definition(pairs, iterations=ITERATIONS):
+def by_definition(pairs):
     """Return {(source, target): probability} by Brown et al.'s sums over word alignments."""
     words = {(s, t) for source, target in pairs for s, t in itertools.product(source, target)}
     p = dict.fromkeys(words, 1.0)
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         expected = dict.fromkeys(words, 0.0)
         for source, target in pairs:
             for t in target:

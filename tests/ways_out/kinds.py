@@ -7,10 +7,9 @@ import tiny_luna
 import tiny_masked_lm
 import tiny_models
 import torch
-from omegaconf import OmegaConf
+from tiny_checkpoints import training_state, write_dictionary
 from tiny_luna import EOS, PAD, sentences
 
-from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.models import LunaClassifier, LunaLanguageModel, LunaMaskedLM, LunaModel
 
 GRID = 2.0**-12  # parameters are multiples of this number, so that the mean of two checkpoints is exact
@@ -143,19 +142,10 @@ def write_checkpoint(kind: Kind, folder: Any) -> None:
         for name, parameter in model.named_parameters():
             parameter.copy_((parameter / GRID).round() * GRID + noise(parameter, 0.1))
             differences[name] = noise(parameter, 0.3)
-    cfg = {
-        **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
-        "task": {"_name": task, "data": str(folder / "data")},
-        "model": {"_name": arch, "arch": arch, **options},
-        "criterion": {"_name": "cross_entropy"},
-    }
-    if kind.job == TRANSLATION:
-        cfg["task"].update(source_lang="a", target_lang="b", left_pad_source=True)
-    elif group != "LRA":
-        cfg["task"]["tokens_per_sample"] = LONGEST
-    state = {"args": None, "cfg": cfg, "extra_state": {"best": 3.5}}
-    state["extra_state"]["train_iterator"] = {"epoch": 2, "iterations_in_epoch": 0}
-    state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
+    task_options = {"tokens_per_sample": LONGEST} if group in (CAUSAL, MASKED) else {}
+    if group == TRANSLATION:
+        task_options = {"source_lang": "a", "target_lang": "b", "left_pad_source": True}
+    state = training_state(task, arch, options, folder / "data", **task_options)
     shared = {value.data_ptr(): name for name, value in model.named_parameters()}
     for file, sign in (("model.pt", 0), ("a.pt", 1), ("b.pt", -1)):
         weights = {}
@@ -166,8 +156,7 @@ def write_checkpoint(kind: Kind, folder: Any) -> None:
     for number, (name, symbols) in enumerate(names.items()):
         size = kind.sizes[number] if kind.job in (TRANSLATION, CAUSAL) else 22  # the task adds one more
         words = [*symbols, *(f"w{i}" for i in range(size - 4 - len(symbols)))]
-        (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "data" / name).write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")
+        write_dictionary(folder / "data" / name, words)
 
 
 def padded(rows: List[List[int]], left: bool = False, extra: int = 0) -> torch.Tensor:

@@ -9,8 +9,6 @@ additional columns. For each item it returns the generated tokens (None without 
 - log-probabilities of the classes for a classifier.
 """
 
-import importlib
-import logging
 from argparse import Namespace
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -26,6 +24,7 @@ from kinds import (
     padded,
     values_at_tokens,
 )
+from tiny_checkpoints import command
 from tiny_luna import EOS, PAD
 from torch import Tensor
 
@@ -37,13 +36,6 @@ Scores = List[Tuple[Optional[List[int]], Tensor]]
 TRUSTED = {"trust_remote_code": True}
 FREE = {"forced_eos_token_id": None}  # generate must not replace the last token by EOS
 NEW = 5  # number of tokens that are generated after a prefix
-
-
-def command(name: str, *words: Any) -> None:
-    """Run a command of ``luna_fairseq.huggingface``, and check that it succeeds."""
-    status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in words])
-    logging.disable(logging.NOTSET)
-    assert status == 0
 
 
 def score_targets(logits: Tensor, targets: List[List[int]], ids: Tensor) -> Scores:
@@ -179,7 +171,8 @@ def exported(kind: Kind, folder: Any) -> Any:
     """
     there = folder / "hf"
     if not there.exists():
-        command("export", there, "--path", folder / "model.pt", "--data", folder / "data")
+        words = ["--path", folder / "model.pt", "--data", folder / "data"]
+        assert command("export", there, *words) == 0
     return there
 
 
@@ -209,8 +202,8 @@ class Imported(Forward):
         there, again = exported(self.kind, self.folder), self.folder / "again"
         load_exported(self.kind, there).save_pretrained(str(again))
         transformers.AutoTokenizer.from_pretrained(str(there), **TRUSTED).save_pretrained(str(again))
-        like = ["--like", self.folder / "a.pt"]
-        command("import_checkpoint", again, *like, "--path", self.folder / self.file)
+        words = ["--like", self.folder / "a.pt", "--path", self.folder / self.file]
+        assert command("import_checkpoint", again, *words) == 0
         super().load()
 
 
@@ -491,7 +484,8 @@ class Onnx(StepByStep):
         import onnxruntime
 
         there = self.folder / "onnx"
-        command("export_onnx", there, "--path", self.folder / "model.pt", "--data", self.folder / "data")
+        words = ["--path", self.folder / "model.pt", "--data", self.folder / "data"]
+        assert command("export_onnx", there, *words) == 0
         self.graphs = {path.stem: onnxruntime.InferenceSession(str(path)) for path in there.glob("*.onnx")}
 
     def run(self, graph: str, given: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:

@@ -67,13 +67,11 @@ def recurrent_causal_luna(
     # Under autocast the state would lose precision from call to call.
     with disable_autocast(q.device):
         if counts is None:
-            earlier = None if state is None else state.steps
+            earlier = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
             if earlier is None:
-                if state is not None:
-                    raise ValueError("the state has no number of positions. Pass counts")
-                earlier = k.new_zeros(k.size(0), dtype=torch.long)
+                raise ValueError("the state has no token counts. Pass the decoder's counts")
             counts = TokenCounts.compute(earlier, k.size(2), key_padding_mask, k.dtype)
-        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts=counts)
+        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts)
         if STEP_FORMS.choose(q) == "chunk":
             if state is not None:
                 state = state._replace(steps=counts.earlier)
@@ -98,10 +96,9 @@ def update_state(
     k: Tensor,
     v: Tensor,
     pack_weights: Tensor,
-    state: Optional[CausalLunaState] = None,
-    key_padding_mask: Optional[Tensor] = None,
-    log_decay: Optional[Tensor] = None,
-    *,
+    state: Optional[CausalLunaState],
+    key_padding_mask: Optional[Tensor],
+    log_decay: Optional[Tensor],
     counts: TokenCounts,
 ) -> CausalLunaState:
     """Add the keys and values of T new positions to the sums of ``state``, and return the new state.
@@ -137,7 +134,7 @@ def cast_if_needed(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype else x.to(dtype)
 
 
-def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
+def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor]) -> Tensor:
     """Compute ``addend + x @ y`` for x [B, H, M, N] and y [B, H, N, O] with a single fused operation."""
     if addend is not None and x.size(-1) == 1:
         # The outer product of one position takes a third of the time of a matrix product.

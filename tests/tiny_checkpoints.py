@@ -17,7 +17,38 @@ TASKS = {
     "masked LM": ("masked_lm", "luna_bert", ("dict.txt",)),
     "classifier": ("lra-text", "luna_lra_listop", ("src-bin/dict.txt", "label-bin/dict.txt")),
 }
+TASK_OPTIONS = {
+    "translation": {"source_lang": "a", "target_lang": "b"},
+    "language_modeling": {"tokens_per_sample": 40},
+    "masked_lm": {"tokens_per_sample": 40},
+    "lra-text": {},
+}
 ADD_ONE = ("masked_lm", "lra-text")  # tasks that add a symbol to the dictionary
+
+
+def training_state(task, arch, options, data, **task_options):
+    """Return the contents of a checkpoint after 40 epochs and 12 updates, without the weights.
+
+    ``options`` are options of the model, and ``data`` is the folder of the dictionaries.
+    """
+    cfg = {
+        **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
+        "task": {"_name": task, "data": str(data), **task_options},
+        "model": {"_name": arch, "arch": arch, **options},
+        "criterion": {"_name": "cross_entropy"},
+    }
+    return {
+        "args": None,
+        "cfg": cfg,
+        "extra_state": {"best": 3.5, "train_iterator": {"epoch": 41, "iterations_in_epoch": 0}},
+        "optimizer_history": [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}],
+    }
+
+
+def write_dictionary(path, words):
+    """Write a dictionary file, in which every word has the count 1. Create its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")
 
 
 def save(kind, variant, folder):
@@ -29,24 +60,10 @@ def save(kind, variant, folder):
     task, arch, names = TASKS[kind]
     model, _ = small_model(kind, variant)
     path, data = folder / "model.pt", folder / "data"
-    cfg = {
-        **OmegaConf.to_container(OmegaConf.structured(FairseqConfig()), enum_to_str=True),
-        "task": {"_name": task, "data": str(data)},
-        "model": {"_name": arch, "arch": arch, **BASE[kind], **VARIANTS[kind][variant]},
-        "criterion": {"_name": "cross_entropy"},
-    }
-    if task == "translation":
-        cfg["task"].update(source_lang="a", target_lang="b")
-    elif task != "lra-text":
-        cfg["task"]["tokens_per_sample"] = 40
-    state = {"args": None, "cfg": cfg, "model": model.state_dict(), "extra_state": {"best": 3.5}}
-    state["extra_state"]["train_iterator"] = {"epoch": 41, "iterations_in_epoch": 0}
-    state["optimizer_history"] = [{"num_updates": 12, "criterion_name": "", "lr_scheduler_state": {}}]
-    torch.save(state, str(path))
+    state = training_state(task, arch, {**BASE[kind], **VARIANTS[kind][variant]}, data, **TASK_OPTIONS[task])
+    torch.save({**state, "model": model.state_dict()}, str(path))
     for name, size in zip(names, sizes(model)):
-        (data / name).parent.mkdir(parents=True, exist_ok=True)
-        words = [f"w{number} 1\n" for number in range(size - 4 - (task in ADD_ONE))]
-        (data / name).write_text("".join(words), encoding="utf-8")
+        write_dictionary(data / name, [f"w{number}" for number in range(size - 4 - (task in ADD_ONE))])
     return path, data, model
 
 
