@@ -1,32 +1,27 @@
 """Attention maps contain the weights that the models compute."""
 
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
 import tiny_luna
 import tiny_masked_lm
 import torch
 from old_torch import HAS_KEYWORD_HOOKS
+from tiny_checkpoints import save
 from tiny_luna import VARIANTS, Task, assert_close, batch, example, marked, tiny_model
 from tiny_models import classifier, language_model
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "huggingface"))
-
-from checkpoints import save  # noqa: E402
-
-from fairseq.data import Dictionary  # noqa: E402
-from fairseq.models.transformer import TransformerModel  # noqa: E402
-from fairseq.modules import MultiheadAttention  # noqa: E402
-from luna_fairseq.anchored.causal import DecayingCausalAttention  # noqa: E402
-from luna_fairseq.errors import InputError  # noqa: E402
-from luna_fairseq.modules import LunaCausalAttention  # noqa: E402
-from luna_fairseq.ops.causal_luna import naive_causal_luna  # noqa: E402
-from luna_fairseq.report import recording  # noqa: E402
-from luna_fairseq.report.attention import AttentionMaps, attention_maps  # noqa: E402
-from luna_fairseq.report.loading import Classifier, load  # noqa: E402
-from luna_fairseq.report.recording import record_attention  # noqa: E402
+from fairseq.data import Dictionary
+from fairseq.models.transformer import TransformerModel
+from fairseq.modules import MultiheadAttention
+from luna_fairseq.anchored.causal import DecayingCausalAttention
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules import LunaCausalAttention
+from luna_fairseq.ops.causal_luna import naive_causal_luna
+from luna_fairseq.report import recording
+from luna_fairseq.report.attention import AttentionMaps, attention_maps
+from luna_fairseq.report.loading import Classifier, load
+from luna_fairseq.report.recording import record_attention
 
 
 def one_sentence():
