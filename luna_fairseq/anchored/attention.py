@@ -21,7 +21,7 @@ from luna_fairseq.anchored.decoding_memory import (
     prepare_places,
 )
 from luna_fairseq.anchored.dense import Tokens, dense_attention, split_dense_weights
-from luna_fairseq.anchored.diagonal import Diagonal
+from luna_fairseq.anchored.diagonal import Diagonal, measure_diagonal
 from luna_fairseq.anchored.geometry import ContextGeometry, Needs, TargetPlaces, context_geometry
 from luna_fairseq.anchored.lookup import (
     LOOKUP_FORMS,
@@ -166,7 +166,8 @@ class AnchoredAttention(LunaAttention):
                 "a diagonal prior needs the positions of the queries, got none. "
                 "Pass the geometry of the batch"
             )
-        return self.diagonal(geometry.target, key_place, first=first)
+        strength, ratio = self.diagonal()
+        return measure_diagonal(strength, ratio, geometry.target, key_place, first=first)
 
     def prepare(self, memory: Any, source: Source) -> Any:
         return memory
@@ -380,8 +381,8 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
         places = None
         if self.diagonal is not None:
-            scalars = self.diagonal.strength(), self.diagonal.ratio()
-            places = prepare_places(*scalars, memory.key_place, mask)
+            strength, ratio = self.diagonal()
+            places = prepare_places(strength, ratio, memory.key_place, mask)
         return DecodingMemory(*prepare_keys(key, value, bias, mask), places, first=L)
 
     def attend_to_rows(

@@ -55,52 +55,50 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
-class LayoutCall(NamedTuple):
-    """Arguments of :func:`find_layout` that determine how the tokens are arranged.
+def may_have_short(context_padding_mask: Tensor) -> bool:
+    """Return True if any context in the batch is short, or if the lengths are unknown.
 
-    ``num_rows`` is the number L of segments, and ``number`` the number of segments that each query chooses.
+    The lengths are unknown if the values of the mask cannot be read: on the device meta, and while torch
+    captures a graph.
+    """
+    is_unknown = context_padding_mask.is_meta or is_recording_graph()
+    return is_unknown or bool(is_short_context(context_padding_mask).any())
+
+
+class LayoutCall(NamedTuple):
+    """Properties of a batch that determine how its tokens are arranged.
+
+    Attributes:
+        batch_size: number of contexts.
+        length: length S of the contexts, including padding.
+        for_export: True if the layout must be valid for all lengths.
+        needs_surplus: True if short contexts in the batch need more segments than a query chooses.
     """
 
-    context_padding_mask: Tensor
-    num_rows: int
-    number: int
+    batch_size: int
+    length: int
     for_export: bool
+    needs_surplus: bool
 
-    @property
-    def length(self) -> int:
-        """Length S of the contexts in a batch, including padding."""
-        return self.context_padding_mask.size(1)
-
-    def needs_more_segments(self) -> bool:
-        """Return True if the 64 tokens of a short context need more segments than a query chooses."""
-        W = max_segment_tokens(self.length, self.num_rows)
-        return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
-
-    def may_have_short(self) -> bool:
-        """Return True if any context in the batch is short, or if the lengths are unknown.
-
-        They are unknown while torch captures a graph, because the values of the mask cannot be read.
-        """
-        return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
+    def can_read_all(self) -> bool:
+        """Return True if every query may attend to all tokens. An empty batch has no queries."""
+        return not self.for_export and (self.length <= DENSE_LENGTH or self.batch_size == 0)
 
 
 LAYOUT_FORMS = FormTable(
     "layout of the tokens for a look-up",
     Form(
         "whole",
-        "padded length of at most 64, not in an exported graph",
+        "padded length of at most 64 or an empty batch, not in an exported graph",
         "the choice of segments: every query attends to all tokens",
-        lambda call: not call.for_export and call.length <= DENSE_LENGTH,
-        lambda call: not call.for_export and call.length <= DENSE_LENGTH,
+        LayoutCall.can_read_all,
+        LayoutCall.can_read_all,
     ),
     Form(
         "numbered",
         "an exported graph, or at most 256 tokens and short contexts that need surplus segments",
         "half of the time of surplus segments at 256 tokens",
-        lambda call: (
-            call.for_export
-            or (call.length <= MASKED_DENSE_LENGTH and call.needs_more_segments() and call.may_have_short())
-        ),
+        lambda call: call.for_export or (call.length <= MASKED_DENSE_LENGTH and call.needs_surplus),
     ),
     Form(
         "segments",
@@ -125,19 +123,24 @@ def find_layout(
     ``for_export``, the layout is valid for all lengths, because an exported graph cannot branch on the
     length. ``LAYOUT_FORMS`` lists the layouts and the conditions under which each is selected.
     """
-    L = packed_padding_mask.size(1)
+    (B, S), L = context_padding_mask.shape, packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
-    call = LayoutCall(context_padding_mask, L, number, for_export)
-    form = LAYOUT_FORMS.choose(call)
+    needs_more = not for_export and S > DENSE_LENGTH and _needs_more_segments(S, L, number)
+    # If the chosen segments have room for 64 tokens, short contexts add no cost. Otherwise the values of the
+    # mask decide, although reading them synchronizes the CPU with a GPU.
+    has_short = not needs_more or may_have_short(context_padding_mask)
+    form = LAYOUT_FORMS.choose(LayoutCall(B, S, for_export, needs_more and has_short))
     if form in ("whole", "numbered"):
         mask = None if complete else torch.cat([packed_padding_mask, context_padding_mask], dim=1)
         segment = None if form == "whole" else _number_keys(context_padding_mask, packed_padding_mask)
         return Layout(None, mask, segment)
-    # If the chosen segments have room for 64 tokens, short contexts add no cost. Otherwise the values of the
-    # mask decide, although reading them synchronizes the CPU with a GPU.
-    has_short = not call.needs_more_segments() or call.may_have_short()
     short = is_short_context(context_padding_mask) if has_short else None
     return Layout(*token_positions(context_padding_mask, packed_padding_mask, short), is_short=short)
+
+
+def _needs_more_segments(S: int, L: int, number: int) -> bool:
+    """Return True if a short context may need more than ``number`` of L segments for its 64 tokens."""
+    return num_segments_read(number, L, max_segment_tokens(S, L), True) > min(number, L)
 
 
 def _number_keys(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
@@ -205,8 +208,7 @@ def token_positions(
     segment after the other. For example, five tokens after one padding token have the positions [[1, 2, -],
     [3, 4, 5]] in two segments by default, and [[1, 2, 3], [4, 5, -]] in order.
     """
-    B, S = context_padding_mask.shape
-    L = packed_padding_mask.size(1)
+    S, L = context_padding_mask.size(1), packed_padding_mask.size(1)
     W = max_segment_tokens(S, L)
     _, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     W = max(W, length_range((tokens + rows - 1) // rows, W)[1])
@@ -225,7 +227,7 @@ def token_positions(
     # no stable sort.
     order = context_padding_mask.long() * S + torch.arange(S, device=tokens.device)
     real_first = order.argsort(dim=1)
-    position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view(B, L, -1)
+    position = real_first.gather(1, token.clamp(max=S - 1).flatten(1)).view_as(token)
     return position, (token >= end) | context_padding_mask.all(dim=1)[:, None, None]
 
 
@@ -252,9 +254,9 @@ def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
 
     ``position`` [B, L, W] is the position of each token of each segment in the context.
     """
-    B, H, S, _ = x.shape
+    B, H, S, K = x.shape
     sentences = S * torch.arange(B, device=x.device)
     token = (position + sentences[:, None, None]).flatten()
     # All heads of a token are gathered together, because they are contiguous in a projection.
-    arranged = x.transpose(1, 2).reshape(B * S, -1).index_select(0, token)
-    return arranged.view(*position.shape, H, -1).permute(0, 3, 1, 2, 4).contiguous()
+    arranged = x.transpose(1, 2).reshape(B * S, H * K).index_select(0, token)
+    return arranged.view(*position.shape, H, K).permute(0, 3, 1, 2, 4).contiguous()

@@ -103,7 +103,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         mask, S = source.padding_mask, memory.key.size(2)
         places = None
         if self.diagonal is not None:
-            places = prepare_places(self.diagonal.strength(), self.diagonal.ratio(), memory.place, mask)
+            strength, ratio = self.diagonal()
+            places = prepare_places(strength, ratio, memory.place, mask)
         bias = memory.key.new_zeros(len(memory.key), 1, 1, S)
         return DecodingMemory(*prepare_keys(memory.key, memory.value, bias, mask), places, first=S)
 

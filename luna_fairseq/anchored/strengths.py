@@ -6,14 +6,12 @@ Shapes: batch size B, H heads.
 """
 
 import math
-from typing import List, Optional, Sequence
+from typing import List, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from luna_fairseq.anchored.diagonal import Diagonal, measure_diagonal
-from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
@@ -92,14 +90,9 @@ class DiagonalPrior(LearnedStrength):
         """Return the ratio r [H] of source length to target length."""
         return 1 + self.ratio_change
 
-    def forward(  # type: ignore[override]
-        self,
-        target: TargetPlaces,
-        key_place: Tensor,
-        masked: Optional[Tensor] = None,
-        first: Optional[int] = None,
-    ) -> Diagonal:
-        return measure_diagonal(self.strength(), self.ratio(), target, key_place, masked, first)
+    def forward(self) -> Tuple[Tensor, Tensor]:
+        """Return the strength gamma [H] and the ratio r [H]."""
+        return self.strength(), self.ratio()
 
 
 class LookupGate(nn.Module):

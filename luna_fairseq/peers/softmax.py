@@ -14,6 +14,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.anchored.diagonal import measure_diagonal
 from luna_fairseq.anchored.geometry import TargetPlaces
 from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.strengths import DiagonalPrior
@@ -85,7 +86,8 @@ class SoftmaxAttention(PeerAttention):
             place = memory.get("target_place", torch.arange(q.size(2), device=q.device)[None])
             origin = memory.get("target_origin")
             target = TargetPlaces(place, origin)
-            bias = self.diagonal(target, memory["token_place"], padding_mask).bias()
+            strength, ratio = self.diagonal()
+            bias = measure_diagonal(strength, ratio, target, memory["token_place"], padding_mask).bias()
         weights = naive_softmax_weights(q, k, attention_mask, bias) if need_weights else None
         return softmax_attention(q, k, v, attention_mask, self.dropout, bias), weights
 

@@ -15,6 +15,7 @@ from luna_fairseq.modules import Geometry, LunaAttention, Source
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.optim.apollo import Apollo
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 C, HEADS, PACK_HEADS = 12, 3, 2
 SELF, CROSS, SOFTMAX = AnchoredSelfAttention, AnchoredCrossAttention, SoftmaxCrossAttention
 KINDS = {
@@ -107,6 +108,31 @@ def test_sentences_of_a_batch_do_not_mix(kind):
         alone, alone_packed, _ = module(one, one_packed, one)
         assert_close(output[:n, b : b + 1], alone)
         assert_close(packed_context[:l_b, b : b + 1], alone_packed)
+
+
+@kinds
+@pytest.mark.parametrize("length", [4, 100])
+def test_a_batch_may_be_empty(kind, length):
+    module = attention(**KINDS[kind])
+    x, packed = (torch.randn(n, 0, C, dtype=torch.float64, requires_grad=True) for n in (length, 5))
+    output, packed_context, weights = module(x, packed, x, need_weights=True)
+    assert output.shape == x.shape and weights.shape == (HEADS, 0, length, length)
+    (output.sum() + packed_context.sum()).backward()
+    geometry = module.find_geometry(x, packed, x, Source())
+    memory = module.prepare(module.pack(packed, x, geometry=geometry)[1], Source())
+    assert module.unpack(x, memory, geometry=geometry)[0].shape == x.shape
+
+
+@pytest.mark.skipif(TORCH < (2, 1), reason="needs torch 2.1, which has shapes of all operations")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("length", "rows"), [(100, 5), (300, 40)])
+def test_shapes_are_computed_on_the_device_meta(kind, length, rows):
+    """The lengths of contexts are unknown on this device."""
+    module = attention(**KINDS[kind]).to("meta")
+    x, packed = (torch.empty(n, 2, C, dtype=torch.float64, device="meta") for n in (length, rows))
+    output, packed_context, _ = module(x, packed, x)
+    output.sum().backward()
+    assert output.shape == x.shape and packed_context.shape == packed.shape
 
 
 @pytest.mark.parametrize("n", [1, 4, 6])

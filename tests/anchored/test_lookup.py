@@ -207,6 +207,20 @@ def test_a_masked_dense_layout_is_for_mixed_batches_of_few_tokens(longest, L, nu
     assert (layout.position is None) == dense == (layout.segment is not None)
 
 
+@pytest.mark.parametrize("length, reads", [(64, 0), (65, 1), (256, 1), (257, 1)])
+def test_a_layout_reads_the_lengths_of_the_contexts_at_most_once(length, reads, monkeypatch):
+    """Reading values waits for a GPU."""
+    checked = []
+
+    def find_short(mask):
+        checked.append(mask)
+        return torch.zeros(len(mask), dtype=torch.bool)
+
+    monkeypatch.setattr(segments_module, "is_short_context", find_short)
+    find_layout(right_padding(length, length), torch.zeros(2, 64, dtype=torch.bool), 4)
+    assert len(checked) == reads
+
+
 def right_padding(*lengths):
     return torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
 

@@ -209,18 +209,26 @@ def test_initialization_of_a_model_created_on_the_meta_device():
         torch.testing.assert_close(value, buffers[name])
 
 
+CACHED = {"use_cache": True}
+
+
 @pytest.mark.parametrize(
-    ("kind", "variant"),
+    ("kind", "variant", "options"),
     [
-        ("masked LM", "pre-norm"),
-        ("masked LM", "local"),
-        ("translation", "look-up diagonal decay"),
-        ("causal LM", "decay"),
+        ("masked LM", "pre-norm", {}),
+        ("masked LM", "local", {}),
+        ("translation", "look-up diagonal decay", {}),
+        ("translation", "look-up diagonal decay", CACHED),
+        ("translation", "anchored softmax cross diagonal", CACHED),
+        ("translation", "tied", CACHED),
+        ("causal LM", "decay", {}),
+        ("causal LM", "decay", CACHED),
     ],
 )
-def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
+def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant, options):
     """Offloading of accelerate needs this, because its hooks load the weights of one module at a time."""
     model, exported = converted(kind, variant)
+    exported.forward = functools.partial(exported.forward, **options)
     found = find_kind(model)
     with torch.no_grad():
         _, expected = compute_logits(model, exported, found)
