@@ -12,6 +12,8 @@ from typing import Any, Dict, Iterator, List
 TERMINATED = 143
 # Signals that ask a program to stop: SIGTERM of batch systems, and SIGHUP of a terminal that is closed.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+# Exit statuses of a process that was asked to stop, as Python reports them.
+STOPPED = (TERMINATED, *(-number for number in STOP_SIGNALS))
 # Environment variable with the process that a child must not outlive.
 _PARENT = "LUNA_FAIRSEQ_PARENT"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl

@@ -124,11 +124,15 @@ def test_a_signal_before_the_launcher_has_processes(name, tmp_path):
     assert process.returncode == 143
 
 
-@pytest.mark.parametrize("statuses, expected", [("143 143", 143), ("1 143", 1), ("0 0", 0)])
+@pytest.mark.parametrize("statuses, expected", [("143 143", 143), ("-15 143", 143), ("1 143", 1), ("0 0", 0)])
 def test_status_of_torchs_launcher(statuses, expected):
-    """The first process that ends decides: a rank that cannot save ends before the others."""
+    """The first process that ends decides: a rank that cannot save ends before the others.
+
+    SIGTERM (-15) ends a process that does not train yet.
+    """
     code = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(rank); "
-    code += f"sys.exit([int(status) for status in '{statuses}'.split()][rank])"
+    code += f"status = [int(status) for status in '{statuses}'.split()][rank]; "
+    code += "sys.exit(status) if status >= 0 else os.kill(os.getpid(), -status)"
     words = "-m luna_fairseq.commands.torchrun --nproc_per_node 2 --standalone --no_python".split()
     done = subprocess.run(
         [sys.executable, *words, sys.executable, "-c", code], capture_output=True, timeout=120

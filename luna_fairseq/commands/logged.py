@@ -2,14 +2,13 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence
 
-from luna_fairseq.child_processes import TERMINATED, bind_to_this_process, forward_stop_signals
+from luna_fairseq.child_processes import STOPPED, TERMINATED, bind_to_this_process, forward_stop_signals
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.files.sole_writer import handles
@@ -100,8 +99,7 @@ def run_logged(
             watch(line)
             if any(part in line for part in shown):
                 say(line)
-    stopped = (TERMINATED, -signal.SIGTERM)
-    if process.returncode in stopped or (received and process.returncode == 0):
+    if process.returncode in STOPPED or (received and process.returncode == 0):
         print("stopped by a signal. Repeat the command to continue", file=sys.stderr)
         sys.exit(TERMINATED)
     if process.returncode:

@@ -1,15 +1,15 @@
 """``python -m luna_fairseq.commands.torchrun``: torch's launcher, with the exit status of the training.
 
 torch's own launcher exits with status 1 if training stopped after SIGTERM. This one exits with 143 if the
-processes saved a checkpoint, so that a batch system can tell a stop from a failure. scripts/train_torchrun.sh
-uses it, and sends the signal to the training processes. The launcher ignores SIGTERM and SIGHUP of its own
-while they train.
+processes saved a checkpoint or had not begun to train, so that a batch system can tell a stop from a failure.
+scripts/train_torchrun.sh uses it, and sends the signal to the training processes. The launcher ignores
+SIGTERM and SIGHUP of its own while they train.
 """
 
 import sys
 from typing import List
 
-from luna_fairseq.child_processes import TERMINATED
+from luna_fairseq.child_processes import STOPPED, TERMINATED
 
 
 def main(words: List[str]) -> int:
@@ -25,7 +25,7 @@ def main(words: List[str]) -> int:
     except ChildFailedError as error:
         # The launcher ends the other processes, whose statuses say nothing.
         _, first = error.get_first_failure()
-        return TERMINATED if first.exitcode == TERMINATED else 1
+        return TERMINATED if first.exitcode in STOPPED else 1
     return 0
 
 

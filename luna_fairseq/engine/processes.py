@@ -19,7 +19,7 @@ from typing import Any, Iterator, Set
 import torch
 
 from luna_fairseq.checks.options import count_processes
-from luna_fairseq.child_processes import STOP_SIGNALS, TERMINATED, handle_stop_signals
+from luna_fairseq.child_processes import STOP_SIGNALS, STOPPED, TERMINATED, handle_stop_signals
 from luna_fairseq.command_errors import describe_user_error, is_command
 from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.errors import InputError
@@ -169,7 +169,7 @@ def _manage_children(reported: Any) -> Iterator[None]:
     try:
         yield
     except ProcessExitedException as error:
-        if error.exit_code in (TERMINATED, *(-number for number in STOP_SIGNALS)):
+        if error.exit_code in STOPPED:
             sys.exit(TERMINATED)
         if reported.value:
             sys.exit(1)
