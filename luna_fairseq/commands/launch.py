@@ -39,10 +39,13 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
     """Return the options for training with a recipe, at the recipe's batch size, on this number of GPUs.
 
     ``user_options`` of fairseq-train override the recipe. A recipe that states its batch size for one GPU
-    uses one GPU, unless the user sets ``--distributed-world-size``. ``capability`` is the compute capability,
-    such as (8, 0), or None on a CPU.
+    uses one GPU, unless the user sets ``--distributed-world-size``. ``--cpu`` uses one process in place of
+    the GPUs. ``capability`` is the compute capability, such as (8, 0), or None on a CPU.
     """
     parsed = _parse_options(user_options)
+    on_cpu = parsed.cpu or recipe.settings.get("common", {}).get("cpu")
+    if on_cpu:
+        capability = None
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq", *PRECISIONS)], []
     folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
     if folder is None:
@@ -50,7 +53,7 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
         options += ["--save-dir", folder]
         hydra.append(f"checkpoint.save_dir={folder}")
     devices = parsed.distributed_world_size or gpus
-    if recipe.gpus == 1 and gpus > 1 and parsed.distributed_world_size is None:
+    if (on_cpu or recipe.gpus == 1) and gpus > 1 and parsed.distributed_world_size is None:
         devices = 1
         options += ["--distributed-world-size", "1"]
         hydra.append("distributed_training.distributed_world_size=1")
@@ -155,6 +158,7 @@ def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--update-freq")
     parser.add_argument("--save-dir")
     parser.add_argument("--optimizer")
+    parser.add_argument("--cpu", action="store_true")
     for name in PRECISIONS:
         parser.add_argument(f"--{name.replace('_', '-')}", action="store_true")
     return parser.parse_known_args(list(user_options))[0]

@@ -65,6 +65,17 @@ def test_the_example_of_the_torchrun_script():
     assert option == "--gpus" and launch(recipe, *given, "--distributed-world-size", gpus)
 
 
+@pytest.mark.parametrize("is_in_recipe", [False, True])
+def test_a_cpu_is_used_in_place_of_the_gpus(is_in_recipe):
+    """fairseq's default for --distributed-world-size is the number of GPUs, also with --cpu."""
+    recipe, given = read_recipe(LUNA), [] if is_in_recipe else ["--cpu"]
+    recipe.settings["common"]["cpu"] = is_in_recipe
+    found = launching.compute_launch(recipe, given, 8, (7, 0))
+    assert found.precision == "fp32" and "--fp16" not in found.options and "--cpu" in found.options
+    assert found.options[found.options.index("--distributed-world-size") + 1] == "1"
+    assert found.options[found.options.index("--update-freq") + 1] == "8"
+
+
 def test_a_batch_of_sequences():
     words, said = launch("base_16gb", "--batch-size", "8", gpus=4)
     assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"
