@@ -8,6 +8,7 @@ from typing import Any, Dict
 import torch
 
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
+from luna_fairseq.errors import InputError
 
 HALF_PRECISION = Patch(
     "half-precision",
@@ -86,7 +87,25 @@ def _restore_grad_scaler(load: Function, self: Any, state_dict: Any, *args: Any,
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
     """Replacement for ``clip_grad_norm`` that ignores ``clip_norm`` if the optimizer clips each gradient."""
-    wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
-    optimizers = (self.optimizer, *wrapped)
-    clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)
-    return clip(self, 0.0 if clips_tensors else clip_norm)  # 0 disables clipping
+    if clip_norm > 0 and _clips_each_parameter(self.optimizer):
+        clip_norm = 0.0  # disables clipping
+    return clip(self, clip_norm)
+
+
+def _clips_each_parameter(optimizer: Any) -> bool:
+    """Return True if an optimizer, or an optimizer that it wraps, clips each gradient.
+
+    Raises InputError for one of several optimizers of ``--optimizer composite``.
+    """
+    if any(map(_clips_each_parameter, getattr(optimizer, "optimizers", {}).values())):
+        raise InputError(
+            "clip_mode=each in a group of optimizer=composite: fairseq also clips the total norm of all "
+            "groups. Use clip_mode=total"
+        )
+    # The wrappers of half precision, --amp and --use-bmuf.
+    wrapped = (
+        getattr(optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer", "_optimizer")
+    )
+    return getattr(optimizer, "clips_each_parameter", False) or any(
+        _clips_each_parameter(one) for one in wrapped if one is not None
+    )

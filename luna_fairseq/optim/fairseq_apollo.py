@@ -124,8 +124,16 @@ class FairseqApollo(FairseqOptimizer):
     ) -> None:
         """Load the optimizer state and the learning rate, but keep this run's other hyperparameters.
 
-        ``optimizer_overrides`` takes precedence. Raises InputError if the state does not fit the parameters.
+        ``optimizer_overrides`` takes precedence. Raises InputError if the state is that of another optimizer
+        or does not fit the parameters.
         """
+        # fairseq compares the names of the optimizers, but in half precision each is called FP16Optimizer.
+        found = {name for values in state_dict["state"].values() for name in values}
+        if found and "exp_avg_grad" not in found:
+            raise InputError(
+                f"the optimizer state in the checkpoint ({', '.join(sorted(found))}) is not Apollo's. "
+                "Use the --optimizer of the training, or --reset-optimizer to continue from the weights alone"
+            )
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
         except ValueError as error:

@@ -7,12 +7,16 @@ from types import SimpleNamespace
 import golden
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import luna_fairseq.optim  # noqa: F401  registers
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.optim import FP16Optimizer, MemoryEfficientFP16Optimizer, build_optimizer
+from fairseq.optim.bmuf import FairseqBMUF
+from fairseq.optim.composite import CompositeOptimizerConfig
 from fairseq.trainer import Trainer
+from luna_fairseq.errors import InputError
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.optim.fairseq_apollo import FairseqApollo, clip_each, gradient_norms
 
@@ -278,6 +282,49 @@ def test_closure_and_scale_come_before_clipping():
     optimizer.step(closure, scale=8.0)
     assert torch.equal(params[1].grad, grads[1])
     torch.testing.assert_close(params[0].grad.norm().item(), 0.5, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("mode", ["each", "total"])
+def test_clipping_with_bmuf(mode):
+    wrapper, words, dtype = WRAPPERS["memory-efficient-bf16"]
+    cfg = config(*words, "--clip-mode", mode, "--clip-norm", "0.5")
+    params = [make_params(dtype), make_params(dtype)]
+    plain, inner = (wrapper.build_optimizer(cfg, one) for one in params)
+    for optimizer, one in zip((plain, FairseqBMUF(cfg.bmuf, inner)), params):
+        optimizer_step(optimizer, one, make_grads(0))
+    assert all(torch.equal(p, q) for p, q in zip(*params))
+
+
+@pytest.mark.parametrize("words", [(), ("--bf16",)])
+def test_clip_each_of_a_group_is_refused(words):
+    """A composite optimizer clips the norm of all its groups together."""
+    cfg = deepcopy(config(*words, "--clip-mode", "each", "--clip-norm", "0.5"))
+    group = {"optimizer": cfg.optimizer, "lr_scheduler": {"_name": "fixed"}}
+    cfg.optimizer = OmegaConf.structured(CompositeOptimizerConfig(groups={"default": group}))
+    cfg.optimizer._name = "composite"
+    params = make_params(torch.bfloat16 if words else torch.float32)
+    build = (
+        FP16Optimizer.build_optimizer if words else lambda cfg, params: build_optimizer(cfg.optimizer, params)
+    )
+    with pytest.raises(InputError, match="^clip_mode=each in a group of optimizer=composite") as error:
+        optimizer_step(build(cfg, params), params, make_grads(0))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPERS))
+def test_the_state_of_another_optimizer_is_refused(name):
+    """fairseq compares the names of the wrappers, which are equal."""
+    wrapper, words, dtype = WRAPPERS[name]
+    params = make_params(dtype)
+    cfg = deepcopy(config(*words))
+    apollo = wrapper.build_optimizer(cfg, make_params(dtype))
+    apollo.load_state_dict(deepcopy(apollo.state_dict()))  # before the first update, it has no tensors
+    cfg.optimizer = OmegaConf.create({"_name": "adam", "lr": [0.01]})
+    adam = wrapper.build_optimizer(cfg, params)
+    optimizer_step(adam, params, make_grads(0))
+    message = r"^the optimizer state in the checkpoint \(.*exp_avg_sq.*\) is not Apollo's.*--reset-optimizer"
+    with pytest.raises(InputError, match=message):
+        apollo.load_state_dict(adam.state_dict())
 
 
 def test_other_optimizers_are_still_clipped_by_the_wrapper():
