@@ -1,6 +1,7 @@
 """Saving and restoring of the early-stopping counter that fairseq-train compares with ``--patience``.
 
-fairseq counts the validations without improvement in attributes of its ``should_stop_early``.
+fairseq counts the validations without improvement in attributes of its ``should_stop_early``, and keeps the
+best score in an attribute of ``save_checkpoint``.
 """
 
 import sys
@@ -13,6 +14,15 @@ def patience_state() -> Dict[str, Any]:
     if not hasattr(function, "best"):
         return {}
     return {"patience": [float(function.best), function.num_runs]}
+
+
+def forget_earlier_training() -> None:
+    """Delete the scores and the early-stopping counter of an earlier training in this process, if any."""
+    from fairseq import checkpoint_utils
+
+    for function in filter(None, (_find_function(), checkpoint_utils.save_checkpoint)):
+        for name in ("best", "num_runs"):
+            vars(function).pop(name, None)
 
 
 def restore_patience(extra_state: Dict[str, Any]) -> None:

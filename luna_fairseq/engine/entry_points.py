@@ -100,12 +100,12 @@ def _build_our_generator(
     return build(self, models, args, seq_gen_cls, *more, **kwargs)
 
 
-@OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
-def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Replacement for fairseq-train's ``add_defaults`` that first applies the preset of --arch.
+@OUR_OPTIONS.replaces("fairseq_cli.hydra_train:add_defaults")
+def _apply_preset(add_defaults: Function, cfg: Any) -> None:
+    """Replacement for fairseq-hydra-train's ``add_defaults`` that first applies the preset of --arch.
 
-    fairseq-hydra-train would ignore --arch. It imports plugins after parsing, so its options are checked
-    here.
+    fairseq-hydra-train would ignore --arch. In a multirun, the plugin is already imported when the second
+    job calls this function.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -119,6 +119,15 @@ def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
         with open_dict(model):
             ARCH_CONFIG_REGISTRY[name](model)
     add_defaults(cfg)
+
+
+@OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
+def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
+    """Replacement for fairseq-train's ``add_defaults`` that applies the preset of --arch, and checks options.
+
+    fairseq-hydra-train imports plugins after parsing, so its options are checked here.
+    """
+    _apply_preset(add_defaults, cfg)
     if _is_hydra_train() and is_command(spawned=True):
         check_config(cfg)
 

@@ -12,6 +12,7 @@ from typing import Any, Optional
 import torch
 
 from luna_fairseq.command_errors import is_command
+from luna_fairseq.engine.early_stopping import forget_earlier_training
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.processes import check_world_size
 from luna_fairseq.errors import InputError
@@ -47,6 +48,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
     if not isinstance(trainer, Trainer):  # other programs may pass a different kind of object
         return load_checkpoint(cfg, trainer, **passthrough_args)
     check_world_size(trainer.cfg)
+    forget_earlier_training()
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         lock_folder(Path(cfg.save_dir))
         for leftover in Path(cfg.save_dir).glob("checkpoint*.pt.tmp"):  # of a run that was killed

@@ -41,12 +41,15 @@ def test_the_translation_recipe(data, tmp_path):
     assert {state["step"] for state in checkpoint["last_optimizer_state"]["state"].values()} == {3}
 
 
-def test_a_model_by_name(data, tmp_path):
-    command = ("+model={_name:luna_base_untied} task=translation", settings(data), SMALL)
-    succeed("hydra_train", *command, "optimizer=adam optimization.lr=[0.001]", folder=tmp_path)
-    checkpoint = torch.load(str(tmp_path / "checkpoints" / "checkpoint_last.pt"), weights_only=False)
-    assert checkpoint["cfg"]["model"]["untie_luna_kv"] is True
-    assert "encoder.layers.0.self_attn.pack_v_proj.weight" in checkpoint["model"]
+def test_a_model_by_name_in_two_jobs_of_one_process(data, tmp_path):
+    """Each job has the preset, and the --patience of the first does not end the second."""
+    command = ("-m +model={_name:luna_base_untied} task=translation", settings(data), SMALL)
+    ended = "checkpoint.patience=1 dataset.validate_interval_updates=1 optimization.lr=[0.0]"
+    succeed("hydra_train", *command, "optimizer=adam common.seed=1,2", ended, folder=tmp_path)
+    checkpoints = [torch.load(str(path), weights_only=False) for path in tmp_path.rglob("checkpoint_last.pt")]
+    assert [state["cfg"]["model"]["untie_luna_kv"] for state in checkpoints] == [True, True]
+    assert all("encoder.layers.0.self_attn.pack_v_proj.weight" in state["model"] for state in checkpoints)
+    assert [state["optimizer_history"][-1]["num_updates"] for state in checkpoints] == [2, 2]
 
 
 def test_a_recipe_that_names_an_architecture(text, tmp_path):

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from fairseq.file_io import PathManager
+from fairseq.trainer import Trainer
+from luna_fairseq.engine.early_stopping import has_run_out_of_patience
 from luna_fairseq.engine.starting_point import _start_training
 from luna_fairseq.files.checkpoints import find_intact
 
@@ -115,6 +117,19 @@ def test_checkpoints_with_a_suffix_and_of_an_old_torch(tmp_path):
     write(tmp_path / "checkpoint_1_4.pt", 4, age=0)
     (tmp_path / "checkpoint_last-x.pt").write_bytes(b"half")
     assert find_intact(tmp_path, suffix="-x") == tmp_path / "checkpoint_1_3-x.pt"
+
+
+def test_a_training_forgets_the_scores_of_an_earlier_one(monkeypatch):
+    functions = (SimpleNamespace(best=3.0, num_runs=2), SimpleNamespace(best=3.0))
+    monkeypatch.setattr("fairseq_cli.train.should_stop_early", functions[0])
+    monkeypatch.setattr("fairseq.checkpoint_utils.save_checkpoint", functions[1])
+    assert has_run_out_of_patience(2)
+    monkeypatch.setattr("luna_fairseq.engine.starting_point._choose_checkpoint", lambda cfg, trainer: cfg)
+    dataset, distributed = SimpleNamespace(disable_validation=True), SimpleNamespace(distributed_world_size=1)
+    trainer = Trainer.__new__(Trainer)
+    trainer.cfg = SimpleNamespace(dataset=dataset, distributed_training=distributed)
+    _start_training(lambda *_: None, SimpleNamespace(no_save=True), trainer)
+    assert not has_run_out_of_patience(2) and not any(hasattr(each, "best") for each in functions)
 
 
 @pytest.mark.parametrize("trainer", [SimpleNamespace(), MagicMock()], ids=["partial", "mock"])
