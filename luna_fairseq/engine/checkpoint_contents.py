@@ -189,6 +189,9 @@ def _load_and_compare(load: Function, self: Any, filename: str, *args: Any, **kw
     logging.getLogger("fairseq_cli.train").info(provenance.provenance())
     with load_without_averages(self):
         extra_state = load(self, filename, *args, **kwargs)
+    if self.get_num_updates() == 0:
+        # A new run, which starts from the weights of another one. --stop-time-hours limits its own time.
+        self._previous_training_time = 0
     if _ORIGIN not in (extra_state or {}):
         return extra_state
     origin = Origin(**extra_state.pop(_ORIGIN))

@@ -7,7 +7,7 @@ be loaded.
 import copy
 import logging
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import torch
 
@@ -16,7 +16,7 @@ from luna_fairseq.engine.early_stopping import forget_earlier_training
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.processes import check_world_size
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checkpoints import describe_damage, find_intact
+from luna_fairseq.files.checkpoints import count_updates, describe_damage, find_intact, list_newest_first
 from luna_fairseq.files.sole_writer import lock_folder
 
 logger = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ STARTING_POINT = Patch(
 # The default of --restore-file.
 _DEFAULT_FILE = "checkpoint_last.pt"
 _RESETS = ("reset_optimizer", "reset_lr_scheduler", "reset_meters", "reset_dataloader")
+# Options of schedules whose default is --max-update.
+_LIMITS = ("total_num_update", "max_update")
 
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
@@ -65,9 +67,9 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
     """Return ``cfg``, or a copy with the checkpoint to resume from.
 
-    This is the newest intact checkpoint if the last one is damaged. It is the last checkpoint if the command
-    was interrupted, also if the command has ``--restore-file`` or ``--reset-...``. Raises InputError if the
-    user names a file that does not exist.
+    This is the last checkpoint, or the newest intact one if the last is damaged. If the command was
+    interrupted, ``--restore-file`` and ``--reset-...`` have no effect on a checkpoint that it has saved.
+    Raises InputError if the user names a file that does not exist.
     """
     suffix = trainer.checkpoint_suffix or ""
     last = Path(cfg.save_dir) / f"checkpoint_last{suffix}.pt"
@@ -75,9 +77,10 @@ def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
     is_sharded = suffix != (cfg.checkpoint_suffix or "")
     resets = [name for name in _RESETS if getattr(cfg, name)]
     if (resets or cfg.restore_file != _DEFAULT_FILE) and not is_sharded:
-        if _ask_first_process(trainer, lambda: _has_same_start(trainer, last)):
+        own = _ask_first_process(trainer, lambda: _find_own_checkpoint(trainer, last, suffix))
+        if own is not None:
             logger.warning(
-                f"training resumes from {last}, which a run with the same --restore-file and --reset-... has "
+                f"training resumes from {own}, which a run with the same --restore-file and --reset-... has "
                 "saved. To start again, use another --save-dir"
             )
             cfg = copy.deepcopy(cfg)
@@ -117,21 +120,41 @@ def _check_exists(option: str, path: Optional[str], save_dir: Path) -> None:
     raise InputError(f"{option} {path} does not exist or is not a file{hint}")
 
 
+def _find_own_checkpoint(trainer: Any, last: Path, suffix: str) -> Optional[Path]:
+    """Return ``last``, or the newest intact checkpoint if ``last`` is damaged, if this run has saved it.
+
+    The result is None if ``last`` is missing, or if the run that saved the checkpoint had another start.
+    """
+    if not last.is_file():
+        return None
+    newest: Optional[Path] = last
+    if describe_damage(last) is not None:
+        others = list_newest_first(last.parent, suffix)
+        newest = next((path for path in others if count_updates(path) is not None), None)
+    return newest if newest is not None and _has_same_start(trainer, newest) else None
+
+
 def _has_same_start(trainer: Any, path: Path) -> bool:
-    """Return True if the run that saved the checkpoint ``path`` had the starting point of this run.
+    """Return True if the run that saved the intact checkpoint ``path`` had the starting point of this run.
 
     The starting point is ``--restore-file`` and ``--reset-...``. The optimizer and the schedule must be equal
-    as well, because another learning rate is a reason to reset the schedule again.
+    as well, because another learning rate is a reason to reset the schedule again. An interrupted run may
+    continue with another ``--max-update``.
     """
     from omegaconf import OmegaConf
 
-    if not path.is_file() or describe_damage(path) is not None:
-        return False
     stored = torch.load(str(path), map_location="cpu").get("cfg") or {}
     ours: Any = OmegaConf.to_container(trainer.cfg, resolve=True, enum_to_str=True)
     starts = (
         [(cfg.get("checkpoint") or {}).get(name) for name in ("restore_file", *_RESETS)]
-        + [cfg.get("optimizer"), cfg.get("lr_scheduler")]
+        + [cfg.get("optimizer"), _schedule_without_limit(cfg)]
         for cfg in (stored, ours)
     )
     return next(starts) == next(starts)
+
+
+def _schedule_without_limit(cfg: Any) -> Dict[str, Any]:
+    """Return the options of the learning rate schedule, without those that are equal to --max-update."""
+    limit = (cfg.get("optimization") or {}).get("max_update")
+    schedule = cfg.get("lr_scheduler") or {}
+    return {name: value for name, value in schedule.items() if name not in _LIMITS or value != limit}

@@ -4,7 +4,7 @@ import logging
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO, Mapping, Optional
+from typing import Any, BinaryIO, List, Mapping, Optional
 
 import torch
 
@@ -139,9 +139,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
         raise InputError(f"{last} is a folder, but should be a checkpoint. Remove the folder.")
     fault = describe_damage(last) if exists else None
     last_updates = count_updates(last) if exists and fault is None else None
-    name = re.compile(_NAME.format(suffix=re.escape(suffix)))
-    found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
-    for path in sorted(found, key=_recency, reverse=True):
+    for path in list_newest_first(folder, suffix):
         if exists and fault is None and _recency(path)[0] <= _recency(last)[0]:
             return None
         updates = count_updates(path)
@@ -161,6 +159,13 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
             )
             return None
     return None
+
+
+def list_newest_first(folder: Path, suffix: str = "") -> List[Path]:
+    """Return the paths of a folder's checkpoints except ``checkpoint_last.pt``, the newest one first."""
+    name = re.compile(_NAME.format(suffix=re.escape(suffix)))
+    found = [path for path in folder.glob("checkpoint*.pt") if name.fullmatch(path.name)]
+    return sorted(found, key=_recency, reverse=True)
 
 
 def _recency(path: Path) -> Any:

@@ -2,25 +2,29 @@
 
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from fairseq.file_io import PathManager
 from fairseq.trainer import Trainer
+from luna_fairseq.engine.checkpoint_contents import _load_and_compare
 from luna_fairseq.engine.early_stopping import has_run_out_of_patience
-from luna_fairseq.engine.starting_point import _start_training
+from luna_fairseq.engine.starting_point import _choose_checkpoint, _start_training
 from luna_fairseq.files.checkpoints import find_intact
 
 
-def write(path, updates, age, **torch_options):
+def write(path, updates, age, cfg=None, **torch_options):
     state = {
         "model": {"w": torch.full((50,), float(updates))},
         "optimizer_history": [{"num_updates": updates}],
         "last_optimizer_state": {},
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": updates}},
+        "cfg": cfg,
     }
     torch.save(state, str(path), **torch_options)
     set_age(path, age)
@@ -117,6 +121,89 @@ def test_checkpoints_with_a_suffix_and_of_an_old_torch(tmp_path):
     write(tmp_path / "checkpoint_1_4.pt", 4, age=0)
     (tmp_path / "checkpoint_last-x.pt").write_bytes(b"half")
     assert find_intact(tmp_path, suffix="-x") == tmp_path / "checkpoint_1_3-x.pt"
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    """Return a function that builds the configuration of a run, and the folder of such a run.
+
+    The run has started from start.pt, and has been interrupted.
+    """
+
+    def build(**settings):
+        checkpoint = {
+            **{"restore_file": "start.pt", "reset_optimizer": True, "reset_lr_scheduler": False},
+            **{"reset_meters": False, "reset_dataloader": False, "save_dir": str(tmp_path)},
+            **{"checkpoint_suffix": "", "no_last_checkpoints": False, "finetune_from_model": None},
+        }
+        schedule = {"_name": "cosine", "warmup_updates": 0, "max_update": "${optimization.max_update}"}
+        cfg = {"optimization": {"max_update": 9}, "optimizer": {"_name": "adam"}, "lr_scheduler": schedule}
+        return OmegaConf.merge({**cfg, "checkpoint": checkpoint}, settings)
+
+    cfg = OmegaConf.to_container(build(), resolve=True)
+    write(tmp_path / "checkpoint_1_3.pt", 3, age=30, cfg=cfg)
+    write(tmp_path / "checkpoint_2_5.pt", 5, age=10, cfg=cfg)
+    write(tmp_path / "checkpoint_last.pt", 5, age=9, cfg=cfg)
+    (tmp_path / "start.pt").touch()
+    return tmp_path, build
+
+
+def choose(cfg):
+    """Return the name of the checkpoint from which a run with this configuration starts, and its resets."""
+    trainer = SimpleNamespace(checkpoint_suffix="", data_parallel_rank=0, data_parallel_world_size=1, cfg=cfg)
+    chosen = _choose_checkpoint(cfg.checkpoint, trainer)
+    return Path(chosen.restore_file).name, chosen.reset_optimizer
+
+
+@pytest.mark.parametrize("restore_file", ["start.pt", "checkpoint_last.pt"])
+@pytest.mark.parametrize("spoil", [halve, flip])
+def test_a_repeated_command_resumes_from_an_intact_file(spoil, restore_file, interrupted, caplog):
+    folder, build = interrupted
+    cfg = build(checkpoint={"restore_file": restore_file})
+    for name, updates, age in (("checkpoint_2_5.pt", 5, 10), ("checkpoint_last.pt", 5, 9)):
+        write(folder / name, updates, age, cfg=OmegaConf.to_container(cfg, resolve=True))
+    assert choose(cfg) == ("checkpoint_last.pt", False)
+    caplog.clear()
+    spoil(folder / "checkpoint_last.pt", 9)
+    assert choose(cfg) == ("checkpoint_2_5.pt", False)
+    assert messages(caplog)[0].startswith(f"training resumes from {folder / 'checkpoint_2_5.pt'}, which")
+
+
+def test_another_start_than_that_of_the_intact_file(interrupted, caplog):
+    folder, build = interrupted
+    flip(folder / "checkpoint_last.pt", 9)
+    assert choose(build(optimizer={"lr": 1})) == ("start.pt", True) and not caplog.records
+    for path in folder.glob("checkpoint_?_?.pt"):
+        halve(path, 5)
+    assert choose(build()) == ("start.pt", True)
+
+
+@pytest.mark.parametrize(
+    "settings, chosen",
+    [
+        ({"optimization": {"max_update": 20}}, "checkpoint_last.pt"),
+        ({"optimization": {"max_update": 0}}, "checkpoint_last.pt"),
+        ({"lr_scheduler": {"max_update": 20}}, "start.pt"),
+        ({"lr_scheduler": {"warmup_updates": 4}}, "start.pt"),
+    ],
+)
+def test_a_repeated_command_may_have_another_max_update(settings, chosen, interrupted):
+    """Schedules copy --max-update, unless they have a limit of their own."""
+    assert choose(interrupted[1](**settings))[0] == chosen
+
+
+@pytest.mark.parametrize("updates, hours", [(0, 0), (5, 9)])
+def test_a_new_run_does_not_count_the_time_of_another_one(updates, hours):
+    """--stop-time-hours limits the time of a run, of which --reset-optimizer begins a new one."""
+
+    def load(trainer, filename):
+        trainer._previous_training_time = 9
+
+    trainer = SimpleNamespace(
+        cfg=SimpleNamespace(ema=SimpleNamespace(store_ema=False)), get_num_updates=lambda: updates
+    )
+    _load_and_compare(load, trainer, "x.pt")
+    assert trainer._previous_training_time == hours
 
 
 def test_a_training_forgets_the_scores_of_an_earlier_one(monkeypatch):
