@@ -1,5 +1,6 @@
 """Functions that detect damaged checkpoints, and find an intact one to resume training from."""
 
+import errno
 import logging
 import re
 import zipfile
@@ -105,9 +106,10 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
     """
     try:
         state = torch.load(path, map_location="cpu")
-    except OSError:
-        return None
     except Exception as error:  # a damaged file can raise any type
+        # For some truncated files, torch raises an OSError with EINVAL.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            return None
         return explain_unreadable(Path(path), error)
     if not isinstance(state, dict) or "model" not in state or not {"args", "cfg"}.intersection(state):
         return "is not a fairseq checkpoint, because it has no model with a configuration"

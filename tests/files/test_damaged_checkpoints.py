@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import describe_damage, is_damaged_archive, save_checkpoint
 
@@ -23,6 +24,18 @@ def test_every_flipped_bit_is_detected(tmp_path):
             found.add("no archive" if is_damaged_archive(path) is None else describe_damage(path))
     # None: some bits, such as those of times, are never read.
     assert found == {None, "is damaged", "no archive"}
+
+
+def test_a_truncated_checkpoint_is_named_and_other_errors_stay(tmp_path):
+    path = tmp_path / "checkpoint_last.pt"
+    torch.save({"model": torch.zeros(20_000)}, str(path))
+    content = path.read_bytes()
+    for length in (30, len(content) // 2, len(content) - 1):  # torch raises different types of errors
+        path.write_bytes(content[:length])
+        with pytest.raises(InputError, match=f"{path} cannot be read, because it is truncated"):
+            checkpoint_utils.load_checkpoint_to_cpu(str(path))
+    with pytest.raises(FileNotFoundError):
+        checkpoint_utils.load_checkpoint_to_cpu(str(tmp_path / "missing.pt"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to a device that is always full")
