@@ -299,7 +299,7 @@ def test_clipping_with_bmuf(mode):
 def test_clip_each_of_a_group_is_refused(words):
     """A composite optimizer clips the norm of all its groups together."""
     cfg = deepcopy(config(*words, "--clip-mode", "each", "--clip-norm", "0.5"))
-    group = {"optimizer": cfg.optimizer, "lr_scheduler": {"_name": "fixed"}}
+    group = {"optimizer": cfg.optimizer, "lr_scheduler": {"_name": "fixed"}, "lr_float": 0.1}
     cfg.optimizer = OmegaConf.structured(CompositeOptimizerConfig(groups={"default": group}))
     cfg.optimizer._name = "composite"
     params = make_params(torch.bfloat16 if words else torch.float32)
