@@ -56,11 +56,7 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
 
 
 def may_have_short(context_padding_mask: Tensor) -> bool:
-    """Return True if any context in the batch is short, or if the lengths are unknown.
-
-    The lengths are unknown if the values of the mask cannot be read: on the device meta, and while torch
-    captures a graph.
-    """
+    """Return True if any context in the batch is short, or if the values of the mask [B, S] are unknown."""
     is_unknown = context_padding_mask.is_meta or is_recording_graph()
     return is_unknown or bool(is_short_context(context_padding_mask).any())
 

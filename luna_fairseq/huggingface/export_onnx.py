@@ -73,9 +73,9 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def write_onnx(model: Any, folder: Path) -> None:
-    """Write the ONNX graphs of a model to a folder, and check that they compute the same logits.
+    """Write the ONNX graphs of a model to a folder, and compare their logits with those of the model.
 
-    Raises InputError if ONNX cannot represent the model, or a graph computes different logits.
+    Raises InputError if ONNX cannot represent the model, or if a graph computes different logits.
     """
     from luna_fairseq.huggingface.decoder import CachedGeneration
     from luna_fairseq.huggingface.onnx_parts import WholeModel, random_source

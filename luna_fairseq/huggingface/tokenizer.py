@@ -150,8 +150,8 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
     longest: Optional[int] = min(config.max_position_embeddings, 10**6)
     if getattr(task, "reads_any_length", False):
         # Learned positions alone limit the text of --task streaming_lm.
-        is_limited = config.decoder_learned_pos and not config.no_token_positional_embeddings
-        longest = longest if is_limited else None
+        if config.no_token_positional_embeddings or not config.decoder_learned_pos:
+            longest = None
     # A language model continues a batch of prompts, so the prompts must end at the same position.
     padding_side = "left" if config.model_type == "luna_lm" else "right"
     template = choose_template(config, task)

@@ -12,10 +12,7 @@ from luna_fairseq.ops.absorbed import is_plain_linear
 
 
 class FusedProduct(FusedProjections):
-    """Several linear layers with the same input, computed as one matrix multiplication.
-
-    ``product`` is a layer with the concatenated weights of all ``layers``.
-    """
+    """Linear layer ``product`` that has the concatenated weights of ``layers``, which have one input."""
 
     def __init__(self, layers: Sequence[nn.Module], product: nn.Module):
         super().__init__(layers)

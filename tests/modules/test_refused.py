@@ -37,7 +37,7 @@ def test_calls_out_of_order_are_rejected():
     attention = LunaCausalAttention(12, 3)
     memory = attention.read(packed)
     _, state = attention(x[:1], memory, keep_state=True)
-    with pytest.raises(ValueError, match="has no token counts"):
+    with pytest.raises(InputError, match="has no token counts"):
         attention(x[:1], memory, state._replace(steps=None))
     module = LunaAttention(12, 3)
     _, memory = module.pack(packed, x)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.ops.attention import disable_autocast, masked_softmax
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, inverse_decayed_counts
@@ -69,7 +70,7 @@ def recurrent_causal_luna(
         if counts is None:
             earlier = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
             if earlier is None:
-                raise ValueError("the state has no token counts. Pass the decoder's counts")
+                raise InputError("the state has no token counts. Pass the decoder's counts")
             counts = TokenCounts.compute(earlier, k.size(2), key_padding_mask, k.dtype)
         new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts)
         if STEP_FORMS.choose(q) == "chunk":
