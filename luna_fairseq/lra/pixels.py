@@ -1,4 +1,4 @@
-"""Reader of grayscale images and their labels, and a dataset of images as sequences of pixels."""
+"""Reader of grayscale images and their labels, and datasets of images as sequences of pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq.data import FairseqDataset
+from fairseq.data import Dictionary, FairseqDataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.requirements import import_package
 
@@ -38,6 +38,26 @@ class PixelSequenceDataset(FairseqDataset):
     def collater(self, samples: List[Tensor]) -> Tensor:
         """Stack B images of T pixels into a batch [B, T]."""
         return torch.stack(samples)
+
+
+class PixelTokenDataset(FairseqDataset):
+    """Dataset of N grayscale images of T pixels, uint8 [N, T], as T tokens ``0`` to ``255`` and ``</s>``.
+
+    ``dictionary`` has these tokens directly after its special symbols, in order of intensity.
+    """
+
+    def __init__(self, pixels: np.ndarray, dictionary: Dictionary):
+        super().__init__()
+        self.pixels, self.dictionary = pixels, dictionary
+        self.sizes = np.full(len(pixels), pixels.shape[1] + 1)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Return the tokens of an image, int64 [T + 1]."""
+        tokens = self.pixels[index].astype(np.int64) + self.dictionary.nspecial
+        return torch.from_numpy(np.append(tokens, self.dictionary.eos()))
+
+    def __len__(self) -> int:
+        return len(self.pixels)
 
 
 def pillow() -> Any:

@@ -2,10 +2,9 @@
 
 import logging
 from argparse import Namespace
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 from omegaconf import II, MISSING
@@ -33,7 +32,13 @@ from luna_fairseq.checks.bounds import SEED
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files
 from luna_fairseq.lra.layout import LABEL, SECOND_SOURCE, SOURCE
-from luna_fairseq.lra.pixels import PixelSequenceDataset, read_labels, read_pixels
+from luna_fairseq.lra.pixels import (
+    INTENSITIES,
+    PixelSequenceDataset,
+    PixelTokenDataset,
+    read_labels,
+    read_pixels,
+)
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.options import option
@@ -55,7 +60,7 @@ class LRAConfig(FairseqDataclass):
 
 @dataclass
 class LRAImageConfig(LRAConfig):
-    """Options of ``--task lra-image``, the classification of images as pixel sequences."""
+    """Options of ``--task lra-image``, the classification of images as sequences of intensities."""
 
     pixel_normalization: Optional[List[float]] = option(
         None,
@@ -116,6 +121,47 @@ class LRATask(FairseqTask):
         logger.info(f"{split}: {len(dataset):,} examples")
         self.datasets[split] = dataset
 
+    def prepare_tokens(self, name: str, dataset: FairseqDataset) -> FairseqDataset:
+        """Prepend ``<CLS>`` to token sequences if the model needs it, and truncate long sequences.
+
+        ``name`` is the name of the file in the warning about truncation.
+        """
+        if self.prepends_cls:
+            dataset = PrependTokenDataset(dataset, self.source_dictionary.index(CLS))
+        too_long = int((dataset.sizes > self.max_positions()).sum())
+        if too_long:
+            logger.warning(
+                f"{name}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
+                f"{self.max_positions():,} tokens (--max-positions), the longest of {max(dataset.sizes):,}"
+            )
+        return TruncateDataset(dataset, self.max_positions())
+
+    def read_images(self, split: str) -> Tuple[np.ndarray, List[int]]:
+        """Read the images of a split, uint8 [N, T] for N images of T pixels, and their N labels."""
+        folder, classes = Path(self.cfg.data), self.model_options.sentence_class_num
+        # Compares the checksums of all files of the split, including the images.
+        check_files(folder / "label" / f"{split}.label")
+        pixels = read_pixels(folder / "input" / split)
+        labels = read_labels(folder / "label" / f"{split}.label", classes)
+        if len(labels) != len(pixels):
+            raise InputError(
+                f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels"
+            )
+        # Pathfinder and CIFAR-10 have images of the same size, so a model of the wrong task could read them.
+        if labels and max(labels) + 1 < classes:
+            logger.warning(
+                f"{split}: the largest label is {max(labels)}, but the model has {classes} classes "
+                "(--sentence-class-num). Check that the model was trained on this task"
+            )
+        return pixels, labels
+
+    def store_images(self, split: str, source: FairseqDataset, labels: List[int]) -> None:
+        """Add a split with the pixels ``source`` of N images and their labels to ``self.datasets``."""
+        net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}
+        ntokens = NumelDataset(source, reduce=True)
+        fields = {"net_input": net_input, "target": RawLabelDataset(labels), "ntokens": ntokens}
+        self.store_dataset(split, fields, source.sizes)
+
 
 @register_task("lra-text", dataclass=LRAConfig)
 class LRATextTask(LRATask):
@@ -133,14 +179,10 @@ class LRATextTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
-        """Load the dictionaries and create the task, or create an image task if the data folder has images.
-
-        The commands of Luna's authors pass ``--task lra-text`` for images, too.
-        """
+        """Load the dictionaries and create the task, or a task for pixels if the data folder has images."""
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
-            logger.info(f"{cfg.data} contains images, so --task lra-image reads them")
-            images = LRAImageConfig(data=cfg.data, no_shuffle=cfg.no_shuffle, seed=cfg.seed)
-            return LRAImagesByTextTask(images)
+            logger.info(f"{cfg.data} contains images, whose pixels are read as tokens")
+            return LRAPixelTokensTask(cfg)
         dictionaries = {}
         for name in (SOURCE, LABEL):
             path = Path(cfg.data) / name / "dict.txt"
@@ -156,7 +198,10 @@ class LRATextTask(LRATask):
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load the sequences and labels of a split and, with ``combine``, of its parts such as ``train1``."""
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
-        sources = [self._load_sequences(folder / name / split, combine) for name in folders]
+        sources = [
+            self.prepare_tokens(split, read_indexed(folder / name / split, self.dictionary, combine))
+            for name in folders
+        ]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
         if any(len(source) != len(labels) for source in sources):
             counts = zip([*folders, LABEL], map(len, [*sources, labels]))
@@ -176,19 +221,6 @@ class LRATextTask(LRATask):
         fields = {"net_input": net_input, "target": target, "ntokens": NumelDataset(tokens, reduce=True)}
         self.store_dataset(split, fields, sizes)
 
-    def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """Load token sequences, prepend ``<CLS>`` if the model needs it, and truncate long sequences."""
-        dataset = read_indexed(path, self.dictionary, combine)
-        if self.prepends_cls:
-            dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
-        too_long = int((dataset.sizes > self.max_positions()).sum())
-        if too_long:
-            logger.warning(
-                f"{path.name}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
-                f"{self.max_positions():,} tokens (--max-positions), the longest of {max(dataset.sizes):,}"
-            )
-        return TruncateDataset(dataset, self.max_positions())
-
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
         """Raise InputError unless each example has exactly one label, which is a class of the model."""
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
@@ -207,9 +239,29 @@ class LongRangeArenaTask(LRATextTask):
     """Alias of the ``lra-text`` task under the name that the Luna authors' commands use."""
 
 
+class LRAPixelTokensTask(LRATask):
+    """Task of ``--task lra-text`` for images, which are sequences of the tokens ``0`` to ``255``.
+
+    The benchmark and the release of Luna's authors read images in this way. The files are those of
+    :class:`LRAImageTask`.
+    """
+
+    def __init__(self, cfg: Any):
+        super().__init__(cfg)
+        self.source_dictionary = Dictionary()
+        for symbol in [*map(str, range(INTENSITIES)), CLS]:
+            self.source_dictionary.add_symbol(symbol)
+
+    def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
+        """Load the images and labels of a split. ``combine`` is ignored, because a split is a single file."""
+        pixels, labels = self.read_images(split)
+        source = self.prepare_tokens(split, PixelTokenDataset(pixels, self.source_dictionary))
+        self.store_images(split, RightPadDataset(source, pad_idx=self.source_dictionary.pad()), labels)
+
+
 @register_task("lra-image", dataclass=LRAImageConfig)
 class LRAImageTask(LRATask):
-    """Classification task for images, represented as sequences of grayscale pixels.
+    """Classification task for images, represented as sequences of grayscale intensities.
 
     The data folder contains the images in ``input/SPLIT.npy`` or the text file ``input/SPLIT.src``, and the
     labels in ``label/SPLIT.label``.
@@ -228,43 +280,12 @@ class LRAImageTask(LRATask):
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load the images and labels of a split. ``combine`` is ignored, because a split is a single file."""
-        folder = Path(self.cfg.data)
-        # Compares the checksums of all files of the split, including the images.
-        check_files(folder / "label" / f"{split}.label")
-        pixels = read_pixels(folder / "input" / split)
-        labels = read_labels(folder / "label" / f"{split}.label", self.model_options.sentence_class_num)
-        if len(labels) != len(pixels):
-            raise InputError(
-                f"{folder}: the split {split!r} has {len(pixels):,} images, but {len(labels):,} labels"
-            )
-        classes = self.model_options.sentence_class_num
-        # Pathfinder and CIFAR-10 have images of the same size, so a model of the wrong task could read them.
-        if labels and max(labels) + 1 < classes:
-            logger.warning(
-                f"{split}: the largest label is {max(labels)}, but the model has {classes} classes "
-                "(--sentence-class-num). Check that the model was trained on this task"
-            )
+        pixels, labels = self.read_images(split)
         longest = self.max_positions() - self.prepends_cls
         if pixels.shape[1] > longest:
+            path = Path(self.cfg.data) / "input" / split
             raise InputError(
-                f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, but the model reads at "
-                f"most {longest:,}. Choose an architecture for that size, or give --max-positions."
+                f"{path}: images of {pixels.shape[1]:,} pixels, but the model reads at most {longest:,}. "
+                "Choose an architecture for that size, or give --max-positions."
             )
-        source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
-        net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}
-        ntokens = NumelDataset(source, reduce=True)
-        fields = {"net_input": net_input, "target": RawLabelDataset(labels), "ntokens": ntokens}
-        self.store_dataset(split, fields, source.sizes)
-
-
-class LRAImagesByTextTask(LRAImageTask):
-    """Image task for the commands in the README of Luna's authors.
-
-    For images, these commands pass ``--task lra-text --input-type text`` instead of the image options.
-    """
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model with ``--input-type image``, regardless of the command line."""
-        cfg = copy(cfg)
-        cfg.input_type = "image"
-        return super().build_model(cfg, from_checkpoint)
+        self.store_images(split, PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ())), labels)

@@ -90,7 +90,7 @@ def pixels(folder):
             "--task lra-image --input-type image -a transformer_lra_cifar10 --checkpoint-activations",
             marks=pytest.mark.slow,
         ),
-        # As in the authors' README of 2022.
+        # As in the authors' README, with pixels as tokens.
         "--task lra-text --input-type text -a luna_lra_cifar10",
         pytest.param("--task lra-text --input-type text -a luna_lra_pf32", marks=pytest.mark.slow),
     ],

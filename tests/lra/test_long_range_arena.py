@@ -120,6 +120,22 @@ def test_images(tmp_path, normalization, as_text):
     assert model(**sample["net_input"]).shape == (3, 3)
 
 
+@pytest.mark.parametrize("options", [{}, {"sen_rep_type": "mp"}, {"max_positions": 7}])
+def test_the_text_task_reads_pixels_as_tokens(tmp_path, options):
+    """The batch equals that of the same intensities, written as words."""
+    folder, pixels = write_pixels(tmp_path / "images")
+    splits = ("train", "valid", "test")
+    examples = [(split, [row], label) for split in splits for row, label in zip(pixels, (0, 1, 2))]
+    write_tokens(tmp_path / "words", [*map(str, range(256))], 3, examples)
+    (task, model), (words, _) = (text_task(tmp_path / name, **options) for name in ("images", "words"))
+    sample, expected = collate(task), collate(words)
+    assert task.source_dictionary == words.source_dictionary
+    for name, value in expected["net_input"].items():
+        assert torch.equal(sample["net_input"][name], value)
+    assert sample["target"].tolist() == [0, 1, 2] and sample["ntokens"] == expected["ntokens"]
+    assert model(**sample["net_input"]).shape == (3, 3)
+
+
 def test_criterion(tmp_path):
     task, model = text_task(write_text(tmp_path))
     sample, totals = collate(task), {}
