@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Optional
+from typing import Iterator, Optional
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -58,11 +61,33 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
     url = file.url if mirror is None else f"{mirror.rstrip('/')}/{file.name}"
     folder.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    _download(url, part)
-    if mirror is None:
-        _check(file, part)
-    os.replace(part, path)
+    with _lock(part):
+        _download(url, part)
+        if mirror is None:
+            _check(file, part)
+        os.replace(part, path)
     return path
+
+
+@contextmanager
+def _lock(part: Path) -> Iterator[None]:
+    """Lock a partial download. Raise InputError if another process has locked it.
+
+    The lock has no effect on file systems without locks.
+    """
+    with part.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise InputError(
+                    f"another process is downloading {part}. Repeat the command when it has ended."
+                ) from error
+        try:
+            yield
+        finally:
+            if part.exists() and not part.stat().st_size:
+                part.unlink()
 
 
 def _download(url: str, part: Path) -> None:
@@ -82,7 +107,7 @@ def _download(url: str, part: Path) -> None:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         if attempt < ATTEMPTS - 1:
             time.sleep(2**attempt)
-    advice = " Repeat the command to resume the download." if part.exists() else ""
+    advice = " Repeat the command to resume the download." if part.stat().st_size else ""
     raise InputError(f"cannot download {url}: {reason}.{advice}")
 
 
@@ -98,7 +123,7 @@ def _transfer(url: str, part: Path) -> None:
             raise
         if error.headers.get("Content-Range") == f"bytes */{start}":
             return  # the download is already complete
-        part.unlink()  # a partial download that is longer belongs to another version of the file
+        os.truncate(part, 0)  # a partial download that is longer belongs to another version of the file
         raise ConnectionError("the partial download belongs to another file") from error
     with response:
         if response.status != 206:  # the server sends the whole file

@@ -1,5 +1,6 @@
 """Archives of WMT'14 are copied or downloaded, resumed, and refused if they are damaged."""
 
+import fcntl
 import re
 import threading
 from collections import Counter
@@ -142,6 +143,17 @@ def test_what_the_public_address_serves_must_be_the_published_file(address, tmp_
         assert not list((tmp_path / "files").iterdir())
     good = download.RemoteFile(f"{address}dev.tgz", size)
     assert download.fetch(good, tmp_path / "files", None).read_bytes() == (mirror / "dev.tgz").read_bytes()
+
+
+def test_two_processes_do_not_write_one_download(address, tmp_path, mirror):
+    Flaky.whole = True
+    part, file = tmp_path / "dev.tgz.part", download.RemoteFile(f"{address}dev.tgz", None)
+    with part.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process is downloading .*dev.tgz.part"):
+            download.fetch(file, tmp_path, None)
+    assert download.fetch(file, tmp_path, None).read_bytes() == (mirror / "dev.tgz").read_bytes()
+    assert not part.exists()
 
 
 def refused(message, make_text, tmp_path):
