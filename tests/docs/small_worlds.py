@@ -32,7 +32,7 @@ SHRUNK: Dict[str, Dict[str, str]] = {
     "bitext": {
         "luna-train-bitext": f"--vocab-size 150 -- {BITEXT} --max-epoch 5",
         "luna-prepare-bitext": "--vocab-size 150",
-        "fairseq-train": f"{BITEXT} --milestones 4 --max-epoch 10",
+        "fairseq-train": f"{BITEXT} --max-epoch 10",
     },
     "text": {
         "luna-prepare-text": "--vocab-size 150",
