@@ -41,8 +41,8 @@ from luna_fairseq.translation.scores import (
     Translations,
     check_plain_reference,
     check_reference,
+    check_scoring_packages,
     choose_tokenizer,
-    make_bleu,
     plain_scores,
     should_score_moses_tokens,
 )
@@ -90,7 +90,7 @@ class Evaluation:
             )
         self.languages = pairs[0]
         self.tokenizer = choose_tokenizer(options.tokenize, self.languages[1])
-        make_bleu(self.tokenizer)  # raises before the translation if the tokenizer is not installed
+        check_scoring_packages(self.tokenizer, self.languages[1], self.detokenizer)
         self.subset = options.subset or "test"
         suffix = "" if self.subset == "test" else f"-{self.subset}"
         self.hypotheses = options.results / f"hypotheses{suffix}.{self.languages[1]}"

@@ -116,6 +116,16 @@ def make_bleu(tokenizer: str, **options: Any) -> BLEU:
         ) from error
 
 
+def check_scoring_packages(tokenizer: str, language: str, detokenize: Optional[str] = None) -> None:
+    """Raise InputError if scoring translations into a language needs a package that is not installed.
+
+    ``tokenizer`` is a tokenizer of sacreBLEU. ``detokenize`` is "moses" if the translations are Moses tokens.
+    """
+    make_bleu(tokenizer)
+    if detokenize or should_score_moses_tokens(language):
+        import_package("sacremoses", f"scoring translations into {language}")
+
+
 @dataclass(frozen=True)
 class Translations:
     """Hypotheses and their references.

@@ -32,8 +32,8 @@ from luna_fairseq.translation import evaluate, prepare_bitext
 from luna_fairseq.translation.score import add_tokenize
 from luna_fairseq.translation.scores import (
     check_plain_reference,
+    check_scoring_packages,
     choose_tokenizer,
-    make_bleu,
     should_score_moses_tokens,
 )
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     if args.testpref is None:
         raise InputError("--testpref is missing. Give the text to translate and score.")
     tokenizer = choose_tokenizer(args.tokenize, args.target_lang)
-    make_bleu(tokenizer)  # raises before the training if the tokenizer is not installed
+    check_scoring_packages(tokenizer, args.target_lang)  # before the training
     recipe = read_recipe(args.recipe, FAMILY, extra)
     settings = parse_options([*recipe.words(), *extra])
     if "--sentence-diagonal" in settings and args.documents is None:

@@ -1,6 +1,7 @@
 """Checks and options of luna-evaluate, without a model."""
 
 import json
+import sys
 from hashlib import sha256
 
 import numpy as np
@@ -222,3 +223,18 @@ def test_the_tokenizer_follows_the_target_language(data, tmp_path, monkeypatch):
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
     assert evaluate_with(words).tokenizer == "zh"
     assert evaluate_with([*words, "--tokenize", "char"]).tokenizer == "char"
+
+
+def test_sacremoses_is_missed_before_translating(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    with pytest.raises(InputError, match="scoring translations into de needs sacremoses"):
+        evaluate_with(words)
+    # BLEU of Chinese needs no Moses tokens.
+    (data / "dict.de.txt").rename(data / "dict.zh.txt")
+    (data / "train.en-de.en.idx").rename(data / "train.en-zh.en.idx")
+    evaluate_with(words)
+    model = data / SUBWORD_METHODS["sentencepiece"].model_file
+    model.rename(data / SUBWORD_METHODS["moses"].model_file)
+    with pytest.raises(InputError, match="scoring translations into zh needs sacremoses"):
+        evaluate_with(words)

@@ -1,5 +1,6 @@
 """luna-train-bitext on a few dozen sentence pairs with a tiny model, in forked processes."""
 
+import sys
 from unittest.mock import Mock
 
 import demo_corpus
@@ -120,7 +121,8 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
     assert change or not (tmp_path / "out").exists()
 
 
-def test_a_tokenized_reference_is_refused_before_anything_is_written(trained, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "change, ed_before_anything_is_written(trained, tmp_path, capsys):
     _, words, corpus = trained
     words = [*words, "--vocab-size", "150"]
     words[words.index("--destdir") + 1] = str(tmp_path / "out")
@@ -149,6 +151,17 @@ def test_a_tokenizer_that_is_not_installed_is_missed_before_training(trained, tm
     words = [*trained[1], "--tokenize", "ja-mecab", "--vocab-size", "150"]
     assert train_bitext.main(words) == 1
     assert "--tokenize ja-mecab" in capsys.readouterr().err
+
+
+def test_sacremoses_is_missed_before_training(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_bitext, "train_logged", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    words = [*trained[1], "--vocab-size", "150"]
+    words[words.index("--destdir") + 1] = str(tmp_path / "out")
+    assert train_bitext.main(words) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"scoring translations into {TARGET} needs sacremoses" in line and "luna_fairseq[moses]" in line
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_model_of_another_subword_method_is_removed(trained, capfd):
