@@ -181,7 +181,8 @@ class Preparation:
                 print(
                     f"{split}: the longest side has {longest:,} pieces, and the presets read {POSITIONS:,} "
                     f"with the end symbol. fairseq {'skips it' if training else 'refuses the text'} unless "
-                    f"--max-source-positions and --max-target-positions are {longest + 1} or more"
+                    "--max-source-positions, --max-target-positions and, if given, --max-tokens are "
+                    f"{longest + 1} or more"
                     f"{' (--max-length drops such pairs here)' if training else ''}."
                 )
         entries = counts["dictionary"]
@@ -199,21 +200,36 @@ class Preparation:
             )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
-        """Raise InputError if a validation or test line exceeds the model's maximum sequence length.
+        """Raise InputError if a line is longer than the model's maximum sequence length or than a batch.
 
-        ``options`` are the fairseq-train options and their values. fairseq would fail only after training.
+        ``options`` are the fairseq-train options and their values. fairseq skips training lines beyond the
+        maximum length. For all other lines, fairseq would fail, perhaps only after training.
         """
+        shorten = "Split the line or give a smaller --documents" if self.documents else "Split the line"
         for split in self.text:
-            if split == "train" or (split.startswith("valid") and SKIP in options):
-                continue
+            tokens, larger_batch = options.get("--max-tokens"), "--max-tokens {0} --update-freq 1"
+            if split.startswith("valid"):
+                tokens, larger_batch = options.get("--max-tokens-valid", tokens), "--max-tokens-valid {0}"
+            elif split != "train":
+                tokens = None  # luna-evaluate makes the batches of a test text as large as necessary
+            is_skipped = split == "train" or (split.startswith("valid") and SKIP in options)
             for side, language in zip(("source", "target"), self.languages):
                 positions = int(options.get(f"--max-{side}-positions", POSITIONS))
                 longest = self.longest[f"{split}.{language}"]
+                if longest >= positions and is_skipped:
+                    continue
+                limits, advice = [], []
                 if longest >= positions:
+                    limits.append(f"the model reads {positions:,}")
+                    advice.append("--max-source-positions {0} --max-target-positions {0}")
+                if tokens is not None and longest >= int(tokens):
+                    limits.append(f"a batch holds {int(tokens):,}")
+                    advice.append(larger_batch)
+                if limits:
                     raise InputError(
-                        f"{self.prefixes[split]}.{language} has a line of {longest:,} pieces, and the model "
-                        f"reads {positions:,} with the end symbol. Split the line, or train with "
-                        f"-- --max-source-positions {longest + 1} --max-target-positions {longest + 1}."
+                        f"{self.prefixes[split]}.{language} has a line of {longest:,} pieces, and "
+                        f"{' and '.join(limits)} with the end symbol. {shorten}, or train with -- "
+                        f"{' '.join(advice).format(longest + 1)}."
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:

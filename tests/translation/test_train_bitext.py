@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import demo_corpus
 import pytest
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.translation import scores, train_bitext
 
 TINY = (
@@ -122,7 +123,42 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
 
 
 @pytest.mark.parametrize(
-    "change, ed_before_anything_is_written(trained, tmp_path, capsys):
+    "change, more, advice",
+    [
+        ("valid", [], "--max-source-positions {0} --max-target-positions {0} --max-tokens-valid {0}"),
+        ("valid", ["--max-tokens", "100", "--update-freq", "1"], "--max-tokens-valid {0}"),
+        (
+            "train",
+            ["--max-source-positions", "2000", "--max-target-positions", "2000"],
+            "--max-tokens {0} --update-freq 1",
+        ),
+    ],
+)
+def test_the_advice_for_a_long_line_leads_to_training(
+    change, more, advice, trained, tmp_path, monkeypatch, capsys
+):
+    def train_logged(*_):
+        raise InputError("it trains")
+
+    monkeypatch.setattr(train_bitext, "train_logged", train_logged)
+    _, words, corpus = trained
+    words = [*words]
+    words[words.index("--destdir") + 1] = str(tmp_path / "out")
+    repeated = "hund " * (300 if "--max-tokens" in more else 1500)
+    for language in (SOURCE, TARGET):
+        lines = (corpus / f"{change}.{language}").read_text(encoding="utf-8") + f"{repeated}\n"
+        (tmp_path / f"{change}.{language}").write_text(lines, encoding="utf-8")
+    words[words.index(f"--{change}pref") + 1] = str(tmp_path / change)
+    assert train(words, "150", "2", *more) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{change}.{SOURCE} has a line of" in line and "a batch holds" in line
+    given = line.rstrip(".").partition(" -- ")[2].split()
+    assert given == advice.format(given[1]).split()
+    assert train(words, "150", "2", *more, *given) == 1
+    assert "it trains" in capsys.readouterr().err
+
+
+def test_a_tokenized_reference_is_refused_before_anything_is_written(trained, tmp_path, capsys):
     _, words, corpus = trained
     words = [*words, "--vocab-size", "150"]
     words[words.index("--destdir") + 1] = str(tmp_path / "out")
