@@ -13,6 +13,7 @@ import numpy as np
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CHECKSUMS, CONTENT, digest, remove_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
+from luna_fairseq.files.same_run import differences
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
 from luna_fairseq.text.batches import map_batches
@@ -127,8 +128,19 @@ class Preparation:
             identity["--shards"] = str(self.options.shards)
         return identity
 
-    def run(self) -> None:
-        """Run the steps that are not finished yet, and print the size of each text."""
+    def _origin(self) -> Dict[str, str]:
+        """Return what the encoded training text depends on beside :meth:`resume_settings`, keyed by name."""
+        origin = dict(zip(self.method.packages, self.method.versions))
+        origin["preparation"] = f"version {VERSION}"
+        if self.documents:
+            origin["documents of the training text"] = f"{CONTENT}{digest(self.documents['train'])}"
+        return origin
+
+    def run(self, is_trained: bool = False) -> None:
+        """Run the steps that are not finished yet, and print the size of each text.
+
+        With ``is_trained``, a model has been trained on the data. Raise InputError if they may change.
+        """
         if not self.text:
             self.check()
         texts = [
@@ -139,6 +151,16 @@ class Preparation:
         ]
         owned = [*self.models, *self.data.names(), *texts, CHECKSUMS]
         steps = FinishedSteps(self.options.destdir, "prepare_bitext.json", owned)
+        origin = self._origin()
+        recorded = steps.results("encode").get("origin", origin)  # older records lack it
+        changes = differences(recorded, origin) if is_trained else []
+        if changes:
+            folder = self.options.destdir
+            raise InputError(
+                f"{folder} has the data of a trained model, made from other text or by other versions "
+                f"({'; '.join(changes)}). Use the same, use another --destdir, or remove {folder} to prepare "
+                "the data again."
+            )
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.method.name, self.method.versions, self.languages)
         if self.method.tokenize:
@@ -259,7 +281,8 @@ class Preparation:
         """Encode all splits. Write the data folder, checksums, and the validation and test text unencoded.
 
         Return the paths of the written files, relative to the data folder, and the counts of
-        :meth:`PairData.write` together with ``pieces``, the number of document pieces in each split.
+        :meth:`PairData.write` together with ``pieces``, the number of document pieces in each split, and
+        ``origin``, the result of :meth:`_origin`.
         """
         remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []
@@ -274,6 +297,7 @@ class Preparation:
                 write_pieces(self.options.destdir / names[-1], pieces)
         names.append(write_checksums(self.options.destdir, [*names, *self.models]))
         counts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
+        counts["origin"] = self._origin()
         return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:

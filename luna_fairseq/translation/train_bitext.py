@@ -121,9 +121,10 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
                 f"{preparation.prefixes[test]}.{args.target_lang}",
             )
     # Check this before replacing the data that the checkpoints were trained on.
-    check_same_run(out, "--destdir", preparation.resume_settings(), ["checkpoints/checkpoint_last.pt"])
+    last = "checkpoints/checkpoint_last.pt"
+    check_same_run(out, "--destdir", preparation.resume_settings(), [last])
     check_not_longer(checkpoints, "--destdir", words)
-    preparation.run()
+    preparation.run(is_trained=(out / last).is_file())
     preparation.check_positions(settings)
     # from_pretrained looks for the model of the subwords next to the checkpoint, and refuses two of them.
     model = SUBWORD_METHODS[args.subword].model_file

@@ -1,5 +1,7 @@
 """luna-train-bitext on a few dozen sentence pairs with a tiny model, in forked processes."""
 
+import json
+import shutil
 import sys
 from unittest.mock import Mock
 
@@ -7,7 +9,7 @@ import demo_corpus
 import pytest
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.translation import scores, train_bitext
+from luna_fairseq.translation import preparation, scores, train_bitext
 
 TINY = (
     "--cpu --encoder-layers 1 --decoder-layers 1 --encoder-attention-heads 2 --decoder-attention-heads 2"
@@ -156,6 +158,51 @@ def test_the_advice_for_a_long_line_leads_to_training(
     assert given == advice.format(given[1]).split()
     assert train(words, "150", "2", *more, *given) == 1
     assert "it trains" in capsys.readouterr().err
+
+
+def test_data_of_a_trained_model_are_not_replaced(trained, tmp_path, monkeypatch, capsys):
+    """Neither by other documents of the same sentences, nor by another version of the preparation."""
+    out, ids = tmp_path / "out", tmp_path / "train.doc"
+
+    def train_logged(*_):
+        (out / "checkpoints" / "checkpoint_last.pt").touch()
+        raise InputError("it trains")
+
+    monkeypatch.setattr(train_bitext, "train_logged", train_logged)
+    _, words, corpus = trained
+    words = [*words, "--documents", "64"]
+    words[words.index("--destdir") + 1] = str(out)
+    for language in (SOURCE, TARGET):
+        shutil.copy(str(corpus / f"train.{language}"), str(tmp_path))
+    words[words.index("--trainpref") + 1] = str(tmp_path / "train")
+
+    def write_documents(size):
+        ids.write_text("".join(f"{line // size}\n" for line in range(45)))
+
+    def start():
+        assert train(words, "150", "2") == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    write_documents(3)
+    assert "it trains" in start()
+    data = out / "data" / f"train.{SOURCE}-{TARGET}.{SOURCE}.bin"
+    before = data.read_bytes()
+    write_documents(15)
+    line = start()
+    assert "(other documents of the training text)" in line and f"remove {out / 'data'} to" in line
+    write_documents(3)
+    with monkeypatch.context() as changed:
+        changed.setattr(preparation, "VERSION", preparation.VERSION + 1)
+        assert f"preparation version {preparation.VERSION} now" in start()
+    assert data.read_bytes() == before
+
+    # Records of earlier versions do not say what the data were made from.
+    record = out / "data" / "prepare_bitext.json"
+    steps = json.loads(record.read_text())
+    del steps["encode"]["facts"]["origin"]
+    record.write_text(json.dumps(steps))
+    assert "it trains" in start() and data.read_bytes() == before
 
 
 def test_a_tokenized_reference_is_refused_before_anything_is_written(trained, tmp_path, capsys):
