@@ -3,7 +3,8 @@
 DATA is a folder of binarised parallel text from luna-prepare-bitext or fairseq-preprocess. The command
 estimates IBM model 1 on the training text. The candidates of a source piece are its --best most probable
 translations, and the piece itself if it occurs in the target text. The --common most frequent target pieces
-are candidates in every sentence.
+are candidates in every sentence. In text of documents, the command reads the single sentences, but not the
+document pieces that repeat them.
 
 Give the shortlist to luna-evaluate, fairseq-generate or fairseq-interactive with --shortlist. CTranslate2
 reads it, too (--vocab_mapping).
@@ -84,6 +85,7 @@ def make_shortlist(args: argparse.Namespace) -> None:
     from fairseq.data import Dictionary
     from luna_fairseq.models.shortlist import identify
     from luna_fairseq.progress import progress
+    from luna_fairseq.text.documents import SEPARATOR
     from luna_fairseq.text.indexed import read_indexed
     from luna_fairseq.text.lexicon import EVERY_SENTENCE, Lexicon, write_lexicon
     from luna_fairseq.translation.lexical_model import train_lexical_model
@@ -112,8 +114,14 @@ def make_shortlist(args: argparse.Namespace) -> None:
         splits = takewhile(partial(exists, shard), (f"train{number}" for number in count(1)))
         parts += [read(shard, split) for split in splits]
     texts = [ConcatDataset(sides) for sides in zip(*parts)]
-    length = len(texts[0])
-    numbers = np.arange(min(args.sentences, length)) * length // max(1, min(args.sentences, length))
+    rows = np.arange(len(texts[0]))
+    if SEPARATOR in source:
+        # Document pieces only repeat the sentences, and the lexical model needs much memory for long pairs.
+        separator, sides = source.index(SEPARATOR), progress(texts[0], "find sentences", "pairs")
+        is_sentence = np.array([not (tokens == separator).any() for tokens in sides], dtype=bool)
+        rows = rows[is_sentence] if is_sentence.any() else rows
+    length = len(rows)
+    numbers = rows[np.arange(min(args.sentences, length)) * length // max(1, min(args.sentences, length))]
     seen = np.zeros(len(target), dtype=np.int64)
 
     def pairs() -> Any:
@@ -125,7 +133,12 @@ def make_shortlist(args: argparse.Namespace) -> None:
     model = train_lexical_model(pairs(), len(target))
     # Special symbols need no line, because they are candidates in any case.
     usual = [index for index in np.argsort(-seen, kind="stable") if index >= target.nspecial and seen[index]]
-    candidates: Dict[str, Sequence[str]] = {EVERY_SENTENCE: [target[i] for i in usual[: args.common]]}
+    common = [target[i] for i in usual[: args.common]]
+    if not common:
+        raise InputError(f"the training text of {folder} is empty. Give a folder with training pairs.")
+    if SEPARATOR in source and SEPARATOR in target and SEPARATOR not in common:
+        common.append(SEPARATOR)
+    candidates: Dict[str, Sequence[str]] = {EVERY_SENTENCE: common}
     for index in np.unique(model.sources):
         pieces = [target[i] for i in model.best(index, args.best) if i >= target.nspecial]
         itself = source[index]
@@ -133,13 +146,10 @@ def make_shortlist(args: argparse.Namespace) -> None:
             pieces.append(itself)
         if pieces:
             candidates[itself] = pieces
-    if not candidates[EVERY_SENTENCE]:
-        raise InputError(f"the training text of {folder} is empty. Give a folder with training pairs.")
     write_lexicon(args.output, Lexicon(candidates, "-".join(languages), identify(source), identify(target)))
     print(
         f"{args.output}: {len(candidates) - 1:,} source pieces with up to {args.best} candidates, "
-        f"{len(candidates[EVERY_SENTENCE])} candidates for every sentence; from {len(numbers):,} of "
-        f"{length:,} pairs"
+        f"{len(common)} candidates for every sentence; from {len(numbers):,} of {length:,} pairs"
     )
     if exists(folder, "valid"):
         print(describe_coverage(args.output, read(folder, "valid"), source, target))

@@ -154,6 +154,31 @@ def test_every_shard_and_every_continuation_of_the_text_is_read(tmp_path, capsys
     assert make_shortlist.main([str(folder), "--output", str(dictionary)]) == 1
 
 
+def test_document_pieces_are_left_out_and_their_separator_is_a_candidate(data, capsys):
+    """A piece repeats its sentences, and needs memory that grows with the square of its length."""
+    assert make(data)[0] == 0
+    expected = {**read_lexicon(data.parent / "shortlist").candidates}
+    for path in data.iterdir():
+        path.unlink()
+    joined = [" <sep> ".join(lines) for lines in (SOURCE, TARGET)]
+    write_data(data, "train.en-de", {"en": [joined[0], *SOURCE] * 3, "de": [joined[1], *TARGET] * 3})
+    capsys.readouterr()
+    status, output = make(data)
+    assert not status and "from 15 of 15 pairs" in capsys.readouterr().out
+    found = {**read_lexicon(output).candidates}
+    assert found.pop("") == [*expected.pop(""), "<sep>"] and found == expected
+
+
+def test_text_of_document_pieces_alone(data, capsys):
+    for path in data.iterdir():
+        path.unlink()
+    joined = [" <sep> ".join(lines) for lines in (SOURCE, TARGET)]
+    write_data(data, "train.en-de", {"en": joined[:1], "de": joined[1:]})
+    status, output = make(data)
+    assert not status and "from 1 of 1 pairs" in capsys.readouterr().out
+    assert read_lexicon(output).candidates[""].count("<sep>") == 1
+
+
 @pytest.mark.parametrize("words", [["-s", "en"], ["-t", "de"], ["-s", "en", "-t", "de"]])
 def test_languages_may_be_given(words, data):
     assert make(data, *words)[0] == 0
