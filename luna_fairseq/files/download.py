@@ -107,7 +107,8 @@ def _download(url: str, part: Path) -> None:
             reason = str(getattr(error, "reason", "") or error) or type(error).__name__
         if attempt < ATTEMPTS - 1:
             time.sleep(2**attempt)
-    advice = " Repeat the command to resume the download." if part.stat().st_size else ""
+    has_begun = part.exists() and part.stat().st_size  # another process may have renamed the file
+    advice = " Repeat the command to resume the download." if has_begun else ""
     raise InputError(f"cannot download {url}: {reason}.{advice}")
 
 

@@ -145,6 +145,17 @@ def test_what_the_public_address_serves_must_be_the_published_file(address, tmp_
     assert download.fetch(good, tmp_path / "files", None).read_bytes() == (mirror / "dev.tgz").read_bytes()
 
 
+def test_a_failed_download_that_another_process_has_renamed(tmp_path, monkeypatch):
+    def fail(url, part):
+        part.unlink(missing_ok=True)
+        raise OSError("no network")
+
+    monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(download, "_transfer", fail)
+    with pytest.raises(InputError, match=r"cannot download .*dev.tgz: no network\.$"):
+        download.fetch(download.RemoteFile("http://127.0.0.1/dev.tgz", None), tmp_path, None)
+
+
 def test_two_processes_do_not_write_one_download(address, tmp_path, mirror):
     Flaky.whole = True
     part, file = tmp_path / "dev.tgz.part", download.RemoteFile(f"{address}dev.tgz", None)
