@@ -121,17 +121,14 @@ class LRATask(FairseqTask):
         logger.info(f"{split}: {len(dataset):,} examples")
         self.datasets[split] = dataset
 
-    def prepare_tokens(self, name: str, dataset: FairseqDataset) -> FairseqDataset:
-        """Prepend ``<CLS>`` to token sequences if the model needs it, and truncate long sequences.
-
-        ``name`` is the name of the file in the warning about truncation.
-        """
+    def prepare_tokens(self, split: str, dataset: FairseqDataset, dictionary: Dictionary) -> FairseqDataset:
+        """Prepend ``<CLS>`` to token sequences if the model needs it, and truncate long sequences."""
         if self.prepends_cls:
-            dataset = PrependTokenDataset(dataset, self.source_dictionary.index(CLS))
+            dataset = PrependTokenDataset(dataset, dictionary.index(CLS))
         too_long = int((dataset.sizes > self.max_positions()).sum())
         if too_long:
             logger.warning(
-                f"{name}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
+                f"{split}: {too_long:,} of {len(dataset):,} sequences are cut to the model's "
                 f"{self.max_positions():,} tokens (--max-positions), the longest of {max(dataset.sizes):,}"
             )
         return TruncateDataset(dataset, self.max_positions())
@@ -198,10 +195,8 @@ class LRATextTask(LRATask):
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load the sequences and labels of a split and, with ``combine``, of its parts such as ``train1``."""
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
-        sources = [
-            self.prepare_tokens(split, read_indexed(folder / name / split, self.dictionary, combine))
-            for name in folders
-        ]
+        texts = [read_indexed(folder / name / split, self.dictionary, combine) for name in folders]
+        sources = [self.prepare_tokens(split, text, self.dictionary) for text in texts]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
         if any(len(source) != len(labels) for source in sources):
             counts = zip([*folders, LABEL], map(len, [*sources, labels]))
@@ -248,15 +243,16 @@ class LRAPixelTokensTask(LRATask):
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
-        self.source_dictionary = Dictionary()
+        self.dictionary = self.source_dictionary = Dictionary()
         for symbol in [*map(str, range(INTENSITIES)), CLS]:
-            self.source_dictionary.add_symbol(symbol)
+            self.dictionary.add_symbol(symbol)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load the images and labels of a split. ``combine`` is ignored, because a split is a single file."""
         pixels, labels = self.read_images(split)
-        source = self.prepare_tokens(split, PixelTokenDataset(pixels, self.source_dictionary))
-        self.store_images(split, RightPadDataset(source, pad_idx=self.source_dictionary.pad()), labels)
+        images = PixelTokenDataset(pixels, self.dictionary)
+        source = self.prepare_tokens(split, images, self.dictionary)
+        self.store_images(split, RightPadDataset(source, pad_idx=self.dictionary.pad()), labels)
 
 
 @register_task("lra-image", dataclass=LRAImageConfig)
