@@ -296,8 +296,18 @@ def check_divided_text(options: ParsedOptions) -> Faults:
 
 
 def check_streams(options: ParsedOptions) -> Faults:
-    """Yield an error if a training with ``--task streaming_lm`` is not told the number of streams."""
-    if options.trains and options.task == "streaming_lm" and options.batch_size is None:
+    """Yield an error if a training with ``--task streaming_lm`` lacks a batch size or may repeat a batch.
+
+    A repeated batch would be read with a state that already contains the batch.
+    """
+    if not options.trains or options.task != "streaming_lm":
+        return
+    if options.amp and options.amp_batch_retries != 0:
+        yield (
+            "--amp repeats a batch whose gradients overflow, but --task streaming_lm can read a batch only "
+            "once. Give --amp-batch-retries 0"
+        )
+    if options.batch_size is None:
         yield (
             "--task streaming_lm trains on --batch-size streams of text, and ignores --max-tokens. Give "
             "--batch-size"

@@ -141,6 +141,10 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             {**TRAIN, "task": "streaming_lm", "max_tokens": 4096, "batch_size": None},
             "--task streaming_lm trains on --batch-size streams",
         ),
+        (
+            {**TRAIN, "task": "streaming_lm", "batch_size": 2, "amp": True, "amp_batch_retries": 2},
+            "--amp repeats a batch whose gradients overflow",
+        ),
     ],
 )
 def test_invalid_options_are_refused(given, message):
@@ -193,6 +197,8 @@ def test_invalid_options_are_refused(given, message):
         {**EVAL_LM, **TRAIN, "distributed_world_size": 2},
         {**EVAL_LM, "task": "streaming_lm", "max_tokens": 4096, "batch_size": None},
         {**TRAIN, "task": "streaming_lm", "batch_size": 2},
+        {**TRAIN, "task": "streaming_lm", "batch_size": 2, "amp": True, "amp_batch_retries": 0},
+        {**TRAIN, "amp": True, "amp_batch_retries": 2},
     ],
 )
 def test_valid_options_are_accepted(given):
