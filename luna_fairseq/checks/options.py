@@ -314,8 +314,8 @@ def check_streams(options: ParsedOptions) -> Faults:
         )
 
 
-def check_repeated_layers(options: ParsedOptions) -> Faults:
-    """Yield an error if PyTorch's DDP would get several gradients of a checkpointed parameter, and fail."""
+def check_checkpointing(options: ParsedOptions) -> Faults:
+    """Yield an error if PyTorch's DDP would mark a checkpointed parameter ready more than once, and fail."""
     processes = max(options.distributed_world_size or 1, count_processes())
     values = plain_options(add_defaults(options.all))
     backend = values.get("ddp_backend")
@@ -325,6 +325,8 @@ def check_repeated_layers(options: ParsedOptions) -> Faults:
     several = (values.get("encoder_layers") or 0) > 1
     is_layerwise = (values.get("attention"), values.get("linformer_sharing")) == ("linformer", "layerwise")
     causes = {
+        # DDP takes checkpointed parameters for unused and marks them ready before the backward pass.
+        "--find-unused-parameters": options.find_unused_parameters,
         "--tie-layer-weights": values.get("tie_layer_weights") and several,
         "--linformer-sharing layerwise": is_layerwise and several,
         f"--length-groups {options.length_groups}": (options.length_groups or 1) > 1,
@@ -348,5 +350,5 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_prompts,
     check_divided_text,
     check_streams,
-    check_repeated_layers,
+    check_checkpointing,
 )

@@ -212,13 +212,14 @@ LAYERWISE = {"arch": "peer_roberta", "attention": "linformer", "linformer_sharin
 @pytest.mark.parametrize(
     "given, cause",
     [
+        ({"arch": "luna", "find_unused_parameters": True}, "--find-unused-parameters"),
         ({"arch": "luna_lra_listop", "tie_layer_weights": True}, "--tie-layer-weights"),
         (LAYERWISE, "--linformer-sharing layerwise"),
         ({"arch": "luna_lra_imdb", "length_groups": 2}, "--length-groups 2"),
         ({"arch": "luna_lra_aan", "task": "lra-text"}, "pairs of sequences"),
     ],
 )
-def test_repeated_layers_need_another_backend(given, cause, tmp_path):
+def test_checkpointed_parameters_need_another_backend(given, cause, tmp_path):
     (tmp_path / "src1-bin").mkdir()
     given = {**CHECKPOINTED, **given, "data": str(tmp_path)}
     message = f"--checkpoint-activations with {cause} .*2 processes. Use --ddp-backend legacy_ddp"
