@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from luna_fairseq.anchored.strengths import LearnedStrength, alibi_slopes
@@ -21,4 +22,6 @@ class DecayingCausalAttention(LunaCausalAttention):
 
     def log_decay(self) -> Tensor:
         """Return the log decay per position -d [H], a learned negative number for each head."""
-        return -self.decay()
+        rate = self.decay()
+        # Softplus underflows to 0 in float16, and means over positions divide by expm1 of the log decay.
+        return -rate.clamp(min=torch.finfo(rate.dtype).tiny)

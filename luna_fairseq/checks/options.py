@@ -296,16 +296,26 @@ def check_divided_text(options: ParsedOptions) -> Faults:
 
 
 def check_streams(options: ParsedOptions) -> Faults:
-    """Yield an error if a training with ``--task streaming_lm`` is not told the number of streams."""
-    if options.trains and options.task == "streaming_lm" and options.batch_size is None:
+    """Yield an error if a training with ``--task streaming_lm`` lacks a batch size or may repeat a batch.
+
+    A repeated batch would be read with a state that already contains the batch.
+    """
+    if not options.trains or options.task != "streaming_lm":
+        return
+    if options.amp and options.amp_batch_retries != 0:
+        yield (
+            "--amp repeats a batch whose gradients overflow, but --task streaming_lm can read a batch only "
+            "once. Give --amp-batch-retries 0"
+        )
+    if options.batch_size is None:
         yield (
             "--task streaming_lm trains on --batch-size streams of text, and ignores --max-tokens. Give "
             "--batch-size"
         )
 
 
-def check_repeated_layers(options: ParsedOptions) -> Faults:
-    """Yield an error if PyTorch's DDP would get several gradients of a checkpointed parameter, and fail."""
+def check_checkpointing(options: ParsedOptions) -> Faults:
+    """Yield an error if PyTorch's DDP would mark a checkpointed parameter ready more than once, and fail."""
     processes = max(options.distributed_world_size or 1, count_processes())
     values = plain_options(add_defaults(options.all))
     backend = values.get("ddp_backend")
@@ -315,6 +325,8 @@ def check_repeated_layers(options: ParsedOptions) -> Faults:
     several = (values.get("encoder_layers") or 0) > 1
     is_layerwise = (values.get("attention"), values.get("linformer_sharing")) == ("linformer", "layerwise")
     causes = {
+        # DDP takes checkpointed parameters for unused and marks them ready before the backward pass.
+        "--find-unused-parameters": options.find_unused_parameters,
         "--tie-layer-weights": values.get("tie_layer_weights") and several,
         "--linformer-sharing layerwise": is_layerwise and several,
         f"--length-groups {options.length_groups}": (options.length_groups or 1) > 1,
@@ -338,5 +350,5 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_prompts,
     check_divided_text,
     check_streams,
-    check_repeated_layers,
+    check_checkpointing,
 )

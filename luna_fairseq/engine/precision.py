@@ -1,6 +1,7 @@
 """fairseq patch ``half-precision``: save the float32 weights and the loss scaler of a run.
 
-The patch also disables fairseq's clipping of the total gradient norm for optimizers that clip each gradient.
+With the patch, --amp also divides gradients by the loss scale only once, and fairseq does not clip the total
+gradient norm for optimizers that clip each gradient.
 """
 
 from typing import Any, Dict
@@ -14,8 +15,8 @@ HALF_PRECISION = Patch(
     "half-precision",
     RESULTS,
     "A resumed run of --fp16, --bf16 or --amp differs from an uninterrupted run, because checkpoints have "
-    "weights that are rounded to 16 bits and no counters of the loss scale. With --clip-mode each, gradients "
-    "are also clipped by their total norm.",
+    "weights that are rounded to 16 bits and no counters of the loss scale. --amp divides gradients by the "
+    "loss scale twice, and --clip-mode each also clips their total norm.",
 )
 
 _OPTIMIZERS = (
@@ -82,6 +83,17 @@ def _restore_grad_scaler(load: Function, self: Any, state_dict: Any, *args: Any,
     load(self, state_dict, *args, **kwargs)
     if state_dict.get("grad_scaler"):  # empty if the run had no GPU
         self.scaler.load_state_dict(state_dict["grad_scaler"])
+
+
+@HALF_PRECISION.replaces(f"{_AMP_OPTIMIZER}.step")
+def _step_after_one_division(step: Function, self: Any) -> None:
+    """Replacement for the ``step`` of --amp that divides the gradients by the loss scale only once.
+
+    Before clipping, fairseq calls ``unscale_`` with the torch optimizer. fairseq's own ``step`` passes the
+    wrapper of that optimizer, for which GradScaler would unscale the gradients again.
+    """
+    self.scaler.step(self.optimizer)
+    self.scaler.update()
 
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")

@@ -7,6 +7,7 @@ Shapes: batch size B, T tokens, width C, and L vectors in P. Masks [B, L] are Tr
 
 from typing import Any, Dict, Optional, Type
 
+import torch
 from torch import Tensor, nn
 
 from fairseq.models.roberta.model import RobertaClassificationHead
@@ -92,12 +93,13 @@ def classify(model: Any, head: str, features: Tensor, extra: Dict[str, Any]) -> 
     return model.classification_heads[head](features, packed=packed, packed_padding_mask=mask)
 
 
-def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of the vectors of P [B, L, C] that are not padding (``mask`` [B, L])."""
+def mean_pool(vectors: Tensor, mask: Optional[Tensor]) -> Tensor:
+    """Return the mean [B, C] of vectors [B, L, C], such as P, that are not padding (``mask`` [B, L])."""
     if mask is None:
-        return packed.mean(dim=1)
-    is_real = (~mask).unsqueeze(-1).type_as(packed)
-    return (packed * is_real).sum(dim=1) / is_real.sum(dim=1)
+        return vectors.mean(dim=1)
+    is_real = (~mask).unsqueeze(-1).type_as(vectors)
+    wide = torch.promote_types(vectors.dtype, torch.float32)  # sums over long sequences overflow in float16
+    return ((vectors * is_real).sum(dim=1, dtype=wide) / is_real.sum(dim=1, dtype=wide)).type_as(vectors)
 
 
 # The name of a head in a checkpoint determines its class. Any other name is RoBERTa's head on <s>.

@@ -150,8 +150,7 @@ class LunaClassifier(PluginModel):
         x = out["encoder_out"][0]  # [T, B, C]
         if self.args.sen_rep_type == "cls":
             return x[0]
-        is_real = src_tokens.ne(embed.padding_idx).t().unsqueeze(-1).type_as(x)
-        return (x * is_real).sum(dim=0) / is_real.sum(dim=0)
+        return mean_pool(x.transpose(0, 1), src_tokens.eq(embed.padding_idx))
 
     def max_positions(self) -> int:
         """Return the maximum sequence length in tokens or pixels, without the class token of images."""

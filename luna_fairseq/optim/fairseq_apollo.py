@@ -71,12 +71,11 @@ class FairseqApollo(FairseqOptimizer):
     def __init__(self, cfg: ApolloConfig, params: Iterable[Tensor]) -> None:
         super().__init__(cfg)
         if cfg.amp:
-            # fairseq gives GradScaler the torch optimizer for unscaling and this object for the step.
-            # GradScaler treats them as two optimizers and unscales twice. Unlike Adam, Apollo depends on the
-            # gradients' scale.
+            # The wrapper uses the torch optimizer directly, without step and load_state_dict of this class.
             raise InputError(
-                "--amp does not work with --optimizer apollo, because fairseq's AMP wrapper divides the "
-                "gradients by the loss scale twice. Use --bf16, or --fp16 --fp16-no-flatten-grads."
+                "--amp does not work with --optimizer apollo, because fairseq's AMP wrapper ignores "
+                "--clip-mode each, and Apollo's options when a run is resumed. Use --bf16, or --fp16 "
+                "--fp16-no-flatten-grads."
             )
         self._optimizer = Apollo(params, **self.optimizer_config)
 

@@ -141,6 +141,10 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             {**TRAIN, "task": "streaming_lm", "max_tokens": 4096, "batch_size": None},
             "--task streaming_lm trains on --batch-size streams",
         ),
+        (
+            {**TRAIN, "task": "streaming_lm", "batch_size": 2, "amp": True, "amp_batch_retries": 2},
+            "--amp repeats a batch whose gradients overflow",
+        ),
     ],
 )
 def test_invalid_options_are_refused(given, message):
@@ -193,6 +197,8 @@ def test_invalid_options_are_refused(given, message):
         {**EVAL_LM, **TRAIN, "distributed_world_size": 2},
         {**EVAL_LM, "task": "streaming_lm", "max_tokens": 4096, "batch_size": None},
         {**TRAIN, "task": "streaming_lm", "batch_size": 2},
+        {**TRAIN, "task": "streaming_lm", "batch_size": 2, "amp": True, "amp_batch_retries": 0},
+        {**TRAIN, "amp": True, "amp_batch_retries": 2},
     ],
 )
 def test_valid_options_are_accepted(given):
@@ -206,13 +212,14 @@ LAYERWISE = {"arch": "peer_roberta", "attention": "linformer", "linformer_sharin
 @pytest.mark.parametrize(
     "given, cause",
     [
+        ({"arch": "luna", "find_unused_parameters": True}, "--find-unused-parameters"),
         ({"arch": "luna_lra_listop", "tie_layer_weights": True}, "--tie-layer-weights"),
         (LAYERWISE, "--linformer-sharing layerwise"),
         ({"arch": "luna_lra_imdb", "length_groups": 2}, "--length-groups 2"),
         ({"arch": "luna_lra_aan", "task": "lra-text"}, "pairs of sequences"),
     ],
 )
-def test_repeated_layers_need_another_backend(given, cause, tmp_path):
+def test_checkpointed_parameters_need_another_backend(given, cause, tmp_path):
     (tmp_path / "src1-bin").mkdir()
     given = {**CHECKPOINTED, **given, "data": str(tmp_path)}
     message = f"--checkpoint-activations with {cause} .*2 processes. Use --ddp-backend legacy_ddp"

@@ -65,6 +65,14 @@ def test_pixels(variant):
     assert model.max_positions() == 40 - cls
 
 
+def test_the_mean_of_a_long_sequence_does_not_overflow_in_float16(monkeypatch):
+    model = tiny_model(sen_rep_type="mp")
+    outputs = torch.full((16384, 1, 12), 8.0, dtype=torch.float16)
+    tokens = batch((10000,), extra=6384)
+    monkeypatch.setattr(model.encoder, "forward", lambda *_, **__: {"encoder_out": [outputs]})
+    assert model.encode(tokens).eq(8).all()
+
+
 def test_twin_has_the_same_skeleton():
     """Luna and the Transformer have the same parameters, except those of attention and P."""
 

@@ -14,6 +14,7 @@ from attention_inputs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.ops.causal_luna import (
     chunk,
     chunk_causal_luna,
@@ -121,6 +122,14 @@ def test_weak_decay_approaches_attention_without_decay(form, length):
     log_decay = torch.full((H,), -1e-10, dtype=torch.float64)
     expected = naive_causal_luna(*parts, **masks("both", length))[0]
     assert_equal_up_to(form(**masks("both", length))(*parts, log_decay), expected, 1e-6)
+
+
+def test_a_rate_that_underflows_in_float16_gives_no_nan():
+    attention = DecayingCausalAttention(4 * H, H).to(torch.float16)
+    torch.nn.init.constant_(attention.decay.change, -30.0)
+    *parts, _ = inputs(20, torch.float16)
+    expected = naive_causal_luna(*parts)[0]
+    assert relative_rms(chunked()(*parts, attention.log_decay()), expected) < 3e-3
 
 
 @pytest.mark.parametrize("form", [naive, chunked])

@@ -192,6 +192,14 @@ def test_half_precision_rounds_only_input_output_and_tf32_products(
         assert error < tolerance, name
 
 
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, -1])
+def test_nan_is_not_rounded_to_zero(bits):
+    """A GPU's NaN has all bits of the fraction set, so that rounding up would carry into the sign."""
+    inputs = make_inputs(20, 8, 5, torch.float16)
+    inputs[3][:, :, 7] = torch.tensor(bits, dtype=torch.int32, device=DEVICE).view(torch.float32)
+    assert form.triton_causal_luna(*inputs)[:, :, 7:].isnan().all()
+
+
 def test_segments_are_what_the_cases_say(monkeypatch):
     """The cases cover one chunk, segments of several chunks (one or more), and one segment for each chunk."""
     shapes = set()

@@ -63,7 +63,9 @@ FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr(
 def round_operand(x, PRECISION):
     """Convert an operand of a matrix product to float32, rounded to tf32 if the product uses tf32."""
     if PRECISION == "tf32" and x.dtype == tl.float32:
-        x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        rounded = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
+        # A GPU's NaN is 0x7fffffff, which would become -0.
+        x = tl.where(x == x, rounded, x)
     return x.to(tl.float32)
 
 
