@@ -17,6 +17,7 @@ _SHORT = {"-s": "--source-lang", "-t": "--target-lang", "-a": "--arch"}
 _ALIASES = {
     "--max-sentences": "--batch-size",
     "--max-sentences-valid": "--batch-size-valid",
+    "--wd": "--weight-decay",
     "--save-async": "--write-checkpoints-asynchronously",
 }
 # Options of fairseq-train that may change when a run is resumed. The options of models that may change are

@@ -323,3 +323,4 @@ def test_options_and_contents(data, tmp_path):
     before = checksum_of_data([data])
     (data / "valid.bin").write_text("other")
     assert checksum_of_data([data]) == before != checksum_of_data([data], ("train", "valid"))
+    assert parse_options(["--weight-decay", "1", "--wd=2"]) == {"--weight-decay": "2"}
