@@ -76,9 +76,8 @@ class LayerOptions(FairseqDataclass):
         costs_only=True,
         least=0,
     )
-    quant_noise_pq: float = option(
-        0.0, "iterative PQ quantization noise at training time", may_change=True, **PROBABILITY
-    )
+    # Noise adds a linear layer to the model, so it is not marked with may_change.
+    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time", **PROBABILITY)
     quant_noise_pq_block_size: int = option(
         8, "block size of quantization noise at training time", may_change=True, least=1
     )
