@@ -67,11 +67,13 @@ class Train(ModelTask):
     def cases(self) -> List[Case]:
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
-    def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
+    def prepare_loss(
+        self, model: Any, batch: BatchSize, lengths: Sequence[int] = (), all_outputs: bool = False
+    ) -> Loss:
         """Create a random batch, and return a function that computes the model's loss on it as fairseq does.
 
         ``lengths`` are the numbers of tokens in the sentences, before the padding. If empty, nothing is
-        padded.
+        padded. With ``all_outputs``, the last layer of a classifier computes the outputs of all tokens.
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
@@ -81,8 +83,7 @@ class Train(ModelTask):
                 sentence[length:] = pad
         if self.task == "classify":
             labels = torch.arange(batch.sentences, device=source.device) % 2
-            # Attentions are compared in all layers, and some cannot compute the classified output alone.
-            return lambda: F.cross_entropy(model(source, all_outputs=True).float(), labels)
+            return lambda: F.cross_entropy(model(source, all_outputs=all_outputs).float(), labels)
         counts = list(lengths) or [batch.T] * batch.sentences
         net_input = {"src_tokens": source}
         if self.task == "translate":
@@ -132,7 +133,7 @@ class Train(ModelTask):
         batch = BatchSize(len(CHECKED), CHECKED[0])
         model = self.make_model(variant, batch.T, dropout=0.0).float()
         torch.manual_seed(self.args.seed)
-        loss = self.prepare_loss(model, batch, CHECKED)()
+        loss = self.prepare_loss(model, batch, CHECKED, all_outputs=True)()  # compares all attentions
         loss.backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         return loss.detach(), torch.cat(gradients)

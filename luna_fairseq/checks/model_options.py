@@ -16,7 +16,8 @@ COSTS_ONLY = "costs_only"
 # Metadata that names another option, whose value replaces None.
 DEFAULT_FROM = "default_from"
 # Metadata of an option that has no effect without others: a dictionary from the names of these options to
-# values, of which one is enough. An empty dictionary marks an option that never has an effect.
+# values, of which one is enough. True stands for any value, and False for an option that is not set. An empty
+# dictionary marks an option that never has an effect.
 USED_WITH = "used_with"
 _OURS = "luna_fairseq."
 
@@ -172,9 +173,14 @@ def find_unused(options: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
         needs = field.metadata.get(USED_WITH)
         if needs is not None:
             needs = {name: value for name, value in needs.items() if name in dataclass.__dataclass_fields__}
-            if not any(options[name] == value for name, value in needs.items()):
+            if not any(_has_value(options[name], value) for name, value in needs.items()):
                 found[field.name] = needs
     return found
+
+
+def _has_value(option: Any, value: Any) -> bool:
+    """Return True if an option has a value in the metadata ``USED_WITH``: True for set, False for not set."""
+    return (bool(option) if isinstance(value, bool) else option) == value
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:

@@ -182,7 +182,7 @@ def check_widths(options: ParsedOptions) -> Faults:
             f"--decoder-output-dim {output} differs from --decoder-{name}-dim {width}. Shared embeddings "
             "need the same width"
         )
-    if name == "input" and options.quant_noise_pq and width != inner:
+    if name == "input" and options.quant_noise_pq and width != inner and not values.get("adaptive_input"):
         yield (
             f"--quant-noise-pq quantizes embeddings of the width --decoder-embed-dim {inner}. Leave "
             f"--decoder-input-dim {width} out"
@@ -201,7 +201,7 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Yield an error for each model option that has no effect because an option that it needs is not set.
+    """Yield an error for each model option that has no effect with the values of the other options.
 
     Values of the preset of ``--arch`` are accepted.
     """
@@ -209,15 +209,37 @@ def check_switches(options: ParsedOptions) -> Faults:
     if dataclass is None:
         return
     defaults, values = _preset_and_values(options, dataclass)
-    for name, needs in find_unused(fill_in_defaults(dict(values), dataclass)).items():
+    complete = fill_in_defaults(dict(values), dataclass)
+    for name, needs in find_unused(complete).items():
         flag = _option_flag(name)
-        if values[name] == defaults[name]:
+        if complete[name] == fill_in_defaults({**values, name: defaults[name]}, dataclass)[name]:
             continue
-        if needs:
+        if False in needs.values():
+            yield f"{flag} has no effect with {_option_flag(*needs)}. Leave one of them out"
+        elif needs:
             needed = " or ".join(_option_flag(*item) for item in needs.items())
             yield f"{flag} has no effect without {needed}. Give that, or leave {flag} out"
         else:
             yield f"{flag} has no effect on a model of the kind {model_name(options.all)}. Leave it out"
+
+
+def check_scalar_noise(options: ParsedOptions) -> Faults:
+    """Yield an error if fairseq cannot train the model with ``--quant-noise-scalar``."""
+    dataclass = model_dataclass(options.all) if options.trains else None
+    if dataclass is None or not options.quant_noise_scalar:
+        return
+    from torch.cuda import is_available  # not needed by commands without torch
+
+    flag = _option_flag("quant_noise_scalar", options.quant_noise_scalar)
+    _, values = _preset_and_values(options, dataclass)
+    names = {field.name for field in fields(dataclass)}
+    # Masked language models always learn their positions, and have no option for it.
+    is_masked_lm = "max_positions" in names and "encoder_learned_pos" not in names
+    is_learned = is_masked_lm or values.get("encoder_learned_pos") or values.get("decoder_learned_pos")
+    if is_learned and not values.get("no_token_positional_embeddings"):
+        yield f"{flag} does not work with learned positions, which fairseq cannot quantize. Leave it out"
+    elif options.cpu or not is_available():
+        yield f"{flag} needs a GPU, because fairseq quantizes on no other device. Leave it out"
 
 
 def check_classifiers(options: ParsedOptions) -> Faults:
@@ -347,6 +369,7 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_alignments,
     check_classifiers,
     check_switches,
+    check_scalar_noise,
     check_prompts,
     check_divided_text,
     check_streams,

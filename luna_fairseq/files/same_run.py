@@ -17,6 +17,7 @@ _SHORT = {"-s": "--source-lang", "-t": "--target-lang", "-a": "--arch"}
 _ALIASES = {
     "--max-sentences": "--batch-size",
     "--max-sentences-valid": "--batch-size-valid",
+    "--wd": "--weight-decay",
     "--save-async": "--write-checkpoints-asynchronously",
 }
 # Options of fairseq-train that may change when a run is resumed. The options of models that may change are
@@ -29,6 +30,8 @@ _DURATION = {
 # Options of the batch that may change when a run is resumed. They change its results.
 _WORLD_SIZE = "--distributed-world-size"
 _BATCH = {"--max-tokens", _WORLD_SIZE}
+# Options that only the checkpoint compares, because records of earlier versions lack them.
+_IN_CHECKPOINT = {"--quant-noise-pq"}
 # Options that change neither a run nor its results: folders, logs, checkpoints to keep, and devices.
 _SURROUNDINGS = {
     *("--save-dir", "--keep-last-epochs", "--keep-interval-updates", "--keep-interval-updates-pattern"),
@@ -137,7 +140,7 @@ def select_fixed_options(words: Sequence[str], compares_results: bool = False) -
     """
     if compares_results:
         return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY)
-    return _leave_out(words, {*_DURATION, *_SURROUNDINGS, *_BATCH}, MAY_CHANGE)
+    return _leave_out(words, {*_DURATION, *_SURROUNDINGS, *_BATCH, *_IN_CHECKPOINT}, MAY_CHANGE)
 
 
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:

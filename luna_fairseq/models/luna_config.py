@@ -22,7 +22,11 @@ class TranslationOptions(LayerOptions, EncoderSizeOptions, DecoderSizeOptions):
     """Options of fairseq's Transformer that all translation models of this package share."""
 
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
-    encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
+    encoder_learned_pos: bool = option(
+        False,
+        "use learned positional embeddings in the encoder",
+        used_with={"no_token_positional_embeddings": False},
+    )
     encoder_layerdrop: float = option(
         0.0, "LayerDrop probability for the encoder", may_change=True, **PROBABILITY
     )
@@ -30,6 +34,13 @@ class TranslationOptions(LayerOptions, EncoderSizeOptions, DecoderSizeOptions):
         None, "encoder layers to keep when pruning, such as 0,2,4", may_change=True
     )
     decoder_embed_path: Optional[str] = option(None, "path to pre-trained decoder embedding", may_change=True)
+    decoder_input_dim: Optional[int] = option(
+        None,
+        "no effect, because the token embedding is as wide as the decoder",
+        default_from="decoder_embed_dim",
+        least=1,
+        used_with={},
+    )
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )

@@ -45,7 +45,9 @@ class LanguageModelOptions(LayerOptions, DecoderSizeOptions):
     )
     tie_adaptive_weights: bool = option(False, "share the matrices of adaptive softmax and adaptive input")
     tie_adaptive_proj: bool = option(
-        False, "also share the projections of adaptive softmax and adaptive input"
+        False,
+        "with --tie-adaptive-weights: also share the projections of adaptive softmax and adaptive input",
+        used_with={"tie_adaptive_weights": True},
     )
 
     # Task options.

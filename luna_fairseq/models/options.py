@@ -76,14 +76,21 @@ class LayerOptions(FairseqDataclass):
         costs_only=True,
         least=0,
     )
-    quant_noise_pq: float = option(
-        0.0, "iterative PQ quantization noise at training time", may_change=True, **PROBABILITY
-    )
+    # Noise adds a linear layer to the model, so it is not marked with may_change.
+    quant_noise_pq: float = option(0.0, "iterative PQ quantization noise at training time", **PROBABILITY)
     quant_noise_pq_block_size: int = option(
-        8, "block size of quantization noise at training time", may_change=True, least=1
+        8,
+        "with --quant-noise-pq: block size of the noise",
+        may_change=True,
+        least=1,
+        used_with={"quant_noise_pq": True},
     )
     quant_noise_scalar: float = option(
-        0.0, "scalar quantization noise at training time", may_change=True, **PROBABILITY
+        0.0,
+        "scalar quantization noise at training time, for models without learned positions; training and "
+        "decoding need a GPU",
+        may_change=True,
+        **PROBABILITY,
     )
 
 
@@ -198,7 +205,11 @@ class DecoderSizeOptions(FairseqDataclass):
     decoder_layers: int = option(6, "number of decoder layers", least=1)
     decoder_attention_heads: int = option(8, "number of decoder attention heads", least=1)
     decoder_normalize_before: bool = option(False, "apply layernorm before each decoder block")
-    decoder_learned_pos: bool = option(False, "use learned positional embeddings in the decoder")
+    decoder_learned_pos: bool = option(
+        False,
+        "use learned positional embeddings in the decoder",
+        used_with={"no_token_positional_embeddings": False},
+    )
     decoder_layerdrop: float = option(
         0.0, "LayerDrop probability for the decoder", may_change=True, **PROBABILITY
     )
@@ -211,7 +222,11 @@ class DecoderSizeOptions(FairseqDataclass):
     decoder_output_dim: Optional[int] = option(
         None, "decoder output dimension", default_from="decoder_embed_dim", least=1
     )
-    share_decoder_input_output_embed: bool = option(False, "share decoder input and output embeddings")
+    share_decoder_input_output_embed: bool = option(
+        False,
+        "share decoder input and output embeddings",
+        used_with={"adaptive_softmax_cutoff": False},
+    )
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
     layernorm_embedding: bool = option(False, "add layernorm to embedding")
     no_scale_embedding: bool = option(False, "do not scale embeddings by the root of their dimension")
@@ -221,10 +236,17 @@ class DecoderSizeOptions(FairseqDataclass):
         "criterion",
     )
     adaptive_softmax_dropout: float = option(
-        0.0, "dropout for the tail projections of adaptive softmax", may_change=True, **PROBABILITY
+        0.0,
+        "dropout for the tail projections of adaptive softmax",
+        may_change=True,
+        used_with={"adaptive_softmax_cutoff": True},
+        **PROBABILITY,
     )
     adaptive_softmax_factor: float = option(
-        4.0, "factor by which each tail projection of adaptive softmax is smaller", least=1
+        4.0,
+        "factor by which each tail projection of adaptive softmax is smaller",
+        least=1,
+        used_with={"adaptive_softmax_cutoff": True},
     )
     int8: bool = option(
         False,

@@ -24,7 +24,7 @@ from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.models.options import option
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import DecoderOptions
-from luna_fairseq.ops.causal_luna import PACK_ACTIVATIONS
+from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 _NO_EFFECT = "no effect, because the decoder's self-attention is softmax attention"
 
@@ -143,11 +143,12 @@ def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausa
 class SoftmaxCausalConfig(LunaConfig):
     """All options of ``--arch luna_softmax_causal``.
 
-    Training refuses two options of Luna's causal attention, which have no effect.
+    Training refuses three options of Luna's causal attention, which have no effect.
     """
 
     causal_decay: bool = option(False, _NO_EFFECT, used_with={})
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option("softplus", _NO_EFFECT, used_with={})
+    luna_backend: ChoiceEnum(list(BACKENDS)) = option("auto", _NO_EFFECT, costs_only=True, used_with={})
 
 
 @register_model("luna_softmax_causal", dataclass=SoftmaxCausalConfig)

@@ -33,7 +33,9 @@ class ApolloConfig(FairseqDataclass):
             "above": 0,
         },
     )
-    weight_decay: float = field(default=0.0, metadata={"help": "weight decay", "least": 0})
+    weight_decay: float = field(
+        default=0.0, metadata={"help": "weight decay", "argparse_alias": "--wd", "least": 0}
+    )
     weight_decay_type: Optional[ChoiceEnum(list(WEIGHT_DECAY_TYPES))] = field(
         default=None,
         metadata={

@@ -8,11 +8,13 @@ from luna_fairseq.models.luna_classifier_config import ClassifierOptions
 from luna_fairseq.models.luna_config import TranslationOptions
 from luna_fairseq.models.luna_lm_config import LanguageModelOptions
 from luna_fairseq.models.luna_masked_lm_config import SentenceOptions
-from luna_fairseq.models.options import option
+from luna_fairseq.models.options import Activation, option
 from luna_fairseq.peers.options import PeerOptions
 from luna_fairseq.peers.registry import ATTENTIONS
 
 NAMES = list(ATTENTIONS)
+# Condition of the options of the encoder's feed-forward networks.
+_FEED_FORWARD = {"information_block": False}
 
 
 @dataclass
@@ -23,7 +25,9 @@ class EncoderAttentionConfig(PeerOptions):
         "softmax", "attention of the encoder, and default of the decoder's attentions"
     )
     information_block: bool = option(
-        False, "replace the encoder's feed-forward networks by Informer's information organization block"
+        False,
+        "replace the encoder's feed-forward networks by Informer's information organization block, which has "
+        "no --activation-dropout",
     )
     information_kernel: int = option(
         8,
@@ -61,6 +65,9 @@ class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
     """Options of ``--arch peer_roberta``, a masked language model with an efficient attention mechanism."""
 
+    encoder_ffn_embed_dim: int = option(
+        3072, "encoder embedding dimension for FFN", least=1, used_with=_FEED_FORWARD
+    )
     untie_weights_roberta: bool = option(
         False, "learn a separate output projection in place of the token embedding"
     )
@@ -70,3 +77,8 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
     """Options of ``--arch peer_lra_<task>``, classifiers with efficient attention mechanisms."""
+
+    encoder_ffn_embed_dim: int = option(
+        2048, "encoder embedding dimension for FFN", least=1, used_with=_FEED_FORWARD
+    )
+    activation_fn: Activation = option("gelu", "activation function to use", used_with=_FEED_FORWARD)

@@ -15,6 +15,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.lra.results import RESULT, Result, read_result
 from luna_fairseq.progress import progress, say
 from luna_fairseq.report.logs import (
+    EPOCH,
     SAVED,
     UPDATES,
     Log,
@@ -295,9 +296,9 @@ def summarize_run(run: Run) -> Dict[str, str]:
     }
     training = run.log.training
     if len(training.get("epoch", ())):
-        cells["Epochs"] = f"{training['epoch'][-1]:.1f}"
+        cells["Epochs"] = f"{_count_epochs(run.log):.1f}"
     if len(training.get("wall", ())):
-        cells["Hours"] = f"{training_hours(training)[-1]:.2f}"
+        cells["Hours"] = f"{_count_hours(run.log):.2f}"
     if "wps" in training:
         speeds = training["wps"][training["wps"] > 0].tolist()  # The first line of a run reports speed 0.
         cells["Tokens/s (median)"] = f"{statistics.median_high(speeds or [0.0]):,.0f}"
@@ -316,6 +317,23 @@ def summarize_run(run: Run) -> Dict[str, str]:
     cells["Seed"] = "" if seed is None else str(seed)
     cells["luna_fairseq"] = run.log.version or ""
     return {heading: text for heading, text in cells.items() if text}
+
+
+def _count_epochs(log: Log) -> float:
+    """Return the number of epochs up to the last update, also if its only line is that of the epoch."""
+    training, epochs = log.training, log.tables.get(EPOCH, log.training)
+    # The line of an epoch may also follow --max-update within the epoch.
+    estimate = training["epoch"][-1] * epochs[UPDATES][-1] / training[UPDATES][-1]
+    return float(max(training["epoch"][-1], min(estimate, epochs["epoch"][-1])))
+
+
+def _count_hours(log: Log) -> float:
+    """Return the hours of training up to the last line within epochs or of an epoch."""
+    training, epochs = log.training, log.tables.get(EPOCH, log.training)
+    hours = float(training_hours(training)[-1])
+    if "wall" in epochs and epochs[UPDATES][-1] >= training[UPDATES][-1]:
+        hours += max(0.0, float(epochs["wall"][-1] - training["wall"][-1])) / SECONDS_AN_HOUR
+    return hours
 
 
 def training_hours(table: Table) -> np.ndarray:

@@ -280,6 +280,17 @@ def test_a_wrong_row_is_one_line_and_the_others_are_measured(quick, monkeypatch,
     assert [r["form"] for r in results] == ["adamw", "adamw-foreach", "apollo-single"]
 
 
+@pytest.mark.parametrize("row", ["transformer-sdpa", "peer-linear", "luna-2"])
+def test_a_classifier_is_timed_as_it_is_trained(row):
+    """The last layer computes the output of <CLS> alone."""
+    task = task_of(COMMANDS["lra"])
+    job, lengths = task.prepare_job(task.variants()[row], task.cases()[0]), []
+    norm = job.args[0].encoder.layers[-1].final_layer_norm
+    norm.register_forward_hook(lambda module, inputs, output: lengths.append(len(output)))
+    job()
+    assert lengths == [1]
+
+
 WRONG_MODELS = {
     "train": ("transformer-sdpa", "luna-6-tied"),
     "masked-lm": ("roberta-sdpa", "luna-16-tied"),

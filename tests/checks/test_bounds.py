@@ -67,7 +67,11 @@ def needed_words(dataclass, field):
     """Return the words without which an option has no effect."""
     words = []
     for name, value in needed_options(dataclass, field)[:1]:
-        words += [f"--{name.replace('_', '-')}", *([] if value is True else [value])]
+        if value is False:  # the option must not be given
+            continue
+        is_flag = get_type_hints(dataclass)[name] is bool
+        given = "0.5" if value is True else value
+        words += [f"--{name.replace('_', '-')}", *([] if is_flag else [given])]
         words += needed_words(dataclass, dataclass.__dataclass_fields__[name])
     return words
 
@@ -83,8 +87,9 @@ CASES = list(CASES.values())
 
 
 @pytest.mark.parametrize("group, name, dataclass, field", CASES, ids=lambda x: getattr(x, "name", None))
-def test_options_of_what_is_registered(group, name, dataclass, field):
+def test_options_of_what_is_registered(group, name, dataclass, field, monkeypatch):
     """Test fairseq-train's parser, a configuration of fairseq-hydra-train, and a model built from Python."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # --quant-noise-scalar needs a GPU
     bounds, kind = read_bounds(field.metadata), get_type_hints(dataclass)[field.name]
     assert bounds, f"{dataclass.__name__}.{field.name} has no bounds"
     whole = kind in (int, Optional[int], List[int])

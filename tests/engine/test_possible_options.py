@@ -23,6 +23,7 @@ INTERACTIVE = {**GENERATE, "buffer_size": 0}
 EVAL_LM = {"path": "x.pt", "context_window": 0}
 WIDTHS = {"decoder_embed_dim": 32, "encoder_embed_dim": 32}
 CRITERION = "label_smoothed_cross_entropy_with_alignment"
+ADAPTIVE_SOFTMAX = {"adaptive_softmax_cutoff": "8,14", "adaptive_softmax_factor": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,66 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
         (
             {**TRAIN, "arch": "luna_softmax_causal", "pack_activation": "elu"},
             "--pack-activation has no effect on a model of the kind luna_softmax_causal. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "luna_softmax_causal", "luna_backend": "naive"},
+            "--luna-backend has no effect on a model of the kind luna_softmax_causal. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "luna_anchored", "encoder_embed_dim": 32, "decoder_input_dim": 16},
+            "--decoder-input-dim has no effect on a model of the kind luna. Leave it out",
+        ),
+        (
+            {**TRAIN, "arch": "peer_transformer", "decoder_input_dim": 16},
+            "--decoder-input-dim has no effect on a model of the kind peer_transformer.",
+        ),
+        (
+            {**TRAIN, "arch": "luna", "encoder_learned_pos": True, "no_token_positional_embeddings": True},
+            "--encoder-learned-pos has no effect with --no-token-positional-embeddings. Leave one",
+        ),
+        (
+            {**TRAIN, "arch": "luna_lm", "decoder_learned_pos": True, "no_token_positional_embeddings": True},
+            "--decoder-learned-pos has no effect with --no-token-positional-embeddings.",
+        ),
+        (
+            {**TRAIN, "arch": "luna", "quant_noise_pq_block_size": 4},
+            "--quant-noise-pq-block-size has no effect without --quant-noise-pq. Give that",
+        ),
+        (
+            {**TRAIN, "arch": "luna_lm", "share_decoder_input_output_embed": True, **ADAPTIVE_SOFTMAX},
+            "--share-decoder-input-output-embed has no effect with --adaptive-softmax-cutoff. Leave one",
+        ),
+        (
+            {**TRAIN, "arch": "peer_transformer", "adaptive_softmax_factor": 2.0},
+            "--adaptive-softmax-factor has no effect without --adaptive-softmax-cutoff. Give that",
+        ),
+        (
+            {**TRAIN, "arch": "luna", "adaptive_softmax_dropout": 0.1},
+            "--adaptive-softmax-dropout has no effect without --adaptive-softmax-cutoff. Give that",
+        ),
+        (
+            {**TRAIN, "arch": "peer_lm", "adaptive_input": True, "tie_adaptive_proj": True},
+            "--tie-adaptive-proj has no effect without --tie-adaptive-weights. Give that",
+        ),
+        (
+            {**TRAIN, "arch": "peer_roberta", "information_block": True, "encoder_ffn_embed_dim": 80},
+            "--encoder-ffn-embed-dim has no effect with --information-block. Leave one of them out",
+        ),
+        (
+            {**TRAIN, "arch": "peer_lra_imdb", "information_block": True, "activation_fn": "relu"},
+            "--activation-fn has no effect with --information-block. Leave one of them out",
+        ),
+        (
+            {**TRAIN, "arch": "luna_tiny_512", "quant_noise_scalar": 0.1},
+            "--quant-noise-scalar 0.1 does not work with learned positions",
+        ),
+        (
+            {**TRAIN, "arch": "transformer_lra_pf32", "quant_noise_scalar": 0.1},
+            "--quant-noise-scalar 0.1 does not work with learned positions",
+        ),
+        (
+            {**TRAIN, "arch": "luna", "quant_noise_scalar": 0.1, "cpu": True},
+            "--quant-noise-scalar 0.1 needs a GPU",
         ),
         (
             {**TRAIN, "arch": "luna", "anchor_strength": 8.0},
@@ -176,7 +237,15 @@ def test_invalid_options_are_refused(given, message):
         {**TRAIN, "arch": "luna_lra_imdb", "layer_type": "transformer", "untie_luna_kv": True},
         {**TRAIN, "arch": "luna_lra_imdb", "encoder_projection_length": 32, "sen_rep_type": "mp"},
         {**TRAIN, "arch": "luna_lra_pf32", "use_p": True, "sen_rep_type": "mp"},
-        {**TRAIN, "arch": "luna_softmax_causal", "luna_backend": "naive", "projection_length": 8},
+        {**TRAIN, "arch": "luna_softmax_causal", "projection_length": 8},
+        {**TRAIN, "arch": "luna", "encoder_embed_dim": 32, "decoder_input_dim": 32},
+        {**TRAIN, "arch": "luna", "share_all_embeddings": True, **ADAPTIVE_SOFTMAX},
+        {**TRAIN, "arch": "luna", "share_all_embeddings": True, "share_decoder_input_output_embed": True},
+        {**TRAIN, "arch": "luna_lm_small", **ADAPTIVE_SOFTMAX},  # its preset shares the embeddings
+        {**TRAIN, "arch": "luna", "quant_noise_pq": 0.1, "quant_noise_pq_block_size": 4},
+        {**TRAIN, "arch": "peer_roberta_tiny", "information_block": True, "activation_fn": "relu"},
+        {**TRAIN, "arch": "peer_transformer", "information_block": True, "encoder_ffn_embed_dim": 80},
+        {"arch": "luna_lm", "adaptive_input": True, "decoder_input_dim": 16, "quant_noise_pq": 0.1},
         {**TRAIN, "arch": "luna_anchored", "anchor_strength": 8.0},
         {**TRAIN, "arch": "informer_encoder", "information_kernel": 4},
         {**TRAIN, "arch": "transformer_lra_imdb", "encoder_attention_heads": 2},
@@ -203,6 +272,19 @@ def test_invalid_options_are_refused(given, message):
 )
 def test_valid_options_are_accepted(given):
     check_options(Namespace(**given))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"arch": "luna"},
+        {"arch": "peer_lm"},
+        {"arch": "peer_roberta", "no_token_positional_embeddings": True},
+    ],
+)
+def test_scalar_noise_is_accepted_on_a_gpu(given, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    check_options(Namespace(**TRAIN, **given, quant_noise_scalar=0.1))
 
 
 CHECKPOINTED = {**TRAIN, "checkpoint_activations": True, "ddp_backend": "pytorch_ddp", "encoder_layers": 2}

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 
+from luna_fairseq.checks.model_options import find_differences
 from luna_fairseq.commands import train
 from luna_fairseq.commands.launch import compute_launch
 from luna_fairseq.errors import InputError
@@ -253,6 +254,14 @@ def test_options_marked_in_a_dataclass_may_change(arch):
     assert select_fixed_options(words.split()) == {"--arch": arch, "--encoder-layers": "2"}
 
 
+def test_a_record_of_an_earlier_version_lacks_noise(data, tmp_path):
+    """The checkpoint refuses another value of --quant-noise-pq."""
+    begin_training(data, tmp_path / "out")
+    begin_training(data, tmp_path / "out", "--quant-noise-pq", "0.1")
+    one, other = ({"_name": "luna", "quant_noise_pq": value} for value in (0.0, 0.1))
+    assert find_differences(one, other) == [("quant_noise_pq", 0.0, 0.1)]
+
+
 def test_both_names_of_an_option_may_change():
     for arch in ("--arch", "-a"):
         words = f"{arch} luna --relu-dropout 0.1 --luna-backend chunk"
@@ -318,6 +327,7 @@ def test_options_and_contents(data, tmp_path):
     words = ["--seed", "-1", "-s", "en", "-tde", "-a=luna", "--arch", "luna_lm"]
     long = {"--source-lang": "en", "--target-lang": "de", "--arch": "luna_lm"}
     assert parse_options(words) == {"--seed": "-1", **long}
+    assert parse_options(["--weight-decay", "1", "--wd=2"]) == {"--weight-decay": "2"}
     words = ["--batch-size", "8", "--max-sentences=4", "--save-async"]
     assert parse_options(words) == {"--batch-size": "4", "--write-checkpoints-asynchronously": ""}
     before = checksum_of_data([data])

@@ -25,6 +25,7 @@ MODELS = [
     [LUNA, "--anchored-packed", "--anchor-strength", "1", "--local-parts", "3"],
     [ANCHORED],
     [ANCHORED, "--local-parts", "0"],
+    [LUNA, "--quant-noise-pq", "0.1"],
     [PEER, "--attention", "softmax", "--alibi", "--no-token-positional-embeddings"],
     [PEER, "--attention", "linformer", "--linformer-k", "6", "--linformer-sharing", "none"],
     [PEER, "--attention", "local", "--local-window", "3"],

@@ -110,6 +110,7 @@ def test_options_reach_the_optimizer():
     # Checkpoints store the group and are read with weights_only, which accepts plain strings only.
     assert type(group["rebound"]) is str and type(group["weight_decay_type"]) is str
     assert optimizer.clips_each_parameter
+    assert config("--wd", "0.02").optimizer.weight_decay == 0.02  # as in the authors' code
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,21 @@ def test_copied_logs_of_a_resumed_run_are_read_in_the_order_of_their_times(tmp_p
     assert run.updates == 4000 and run.log.finished and [file.stem for file in run.files] == ["02", "03"]
 
 
+@pytest.mark.parametrize(
+    "updates, epochs, hours",
+    [(3480, "3.5", "1.10"), (4000, "4.0", "1.10"), (4200, "4.2", "0.17")],
+    ids=["stopped", "completed", "next epoch"],
+)
+def test_epochs_and_hours_include_the_updates_after_the_last_log_interval(updates, epochs, hours, tmp_path):
+    """fairseq also writes a line at the end of an epoch of 1,000 updates, and of the training."""
+    log = write_run(tmp_path / "run", updates, interval=300) / "train.log"
+    line = f"epoch 004 | loss 5 | num_updates {min(updates, 4000)} | train_wall 14 | wall 3960\n"
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"2026-01-02 03:04:05 | INFO | train | {line}")
+    cells = summarize_run(*find_runs([log.parent]))
+    assert (cells["Epochs"], cells["Hours"]) == (epochs, hours)
+
+
 def test_the_best_result_uses_the_metric_of_the_options(tmp_path):
     options = {"best_checkpoint_metric": "'bleu'", "maximize_best_checkpoint_metric": True}
     (run,) = find_runs([write_run(tmp_path / "run", 3000, **options)])
