@@ -17,7 +17,11 @@ SHARED_MEMORY = 99 * 1024
 # Of a thread, where three programs of 4 warps share the 65,536 of a multiprocessor.
 REGISTERS = 168
 # Cases in which a kernel spills some bytes of a thread. All others spill nothing.
-SPILLED = {(4096, 64, 16, "bfloat16", 90, False): 8}
+SPILLED = {
+    (4096, 64, 32, dtype, capability, decay): 8
+    for dtype in ("float16", "bfloat16")
+    for capability, decay in ((80, True), (90, False))
+}
 WORST = (4096, 64, 16, "float16", 80, True)
 MATRIX = [
     (4096, K, L, dtype, capability, decay)
