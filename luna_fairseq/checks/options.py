@@ -201,7 +201,7 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Yield an error for each model option that has no effect with the values of the other options.
+    """Yield an error for each model option without effect.
 
     Values of the preset of ``--arch`` are accepted.
     """

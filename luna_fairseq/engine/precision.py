@@ -87,11 +87,9 @@ def _restore_grad_scaler(load: Function, self: Any, state_dict: Any, *args: Any,
 
 @HALF_PRECISION.replaces(f"{_AMP_OPTIMIZER}.step")
 def _step_after_one_division(step: Function, self: Any) -> None:
-    """Replacement for the ``step`` of --amp that divides the gradients by the loss scale only once.
-
-    Before clipping, fairseq calls ``unscale_`` with the torch optimizer. fairseq's own ``step`` passes the
-    wrapper of that optimizer, for which GradScaler would unscale the gradients again.
-    """
+    """Replacement for the ``step`` of --amp that divides the gradients by the loss scale only once."""
+    # clip_grad_norm has unscaled them for the torch optimizer. For its wrapper, which fairseq passes here,
+    # GradScaler would unscale them again.
     self.scaler.step(self.optimizer)
     self.scaler.update()
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairseq.data import Dictionary, FairseqDataset
+from fairseq.data import FairseqDataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.requirements import import_package
 
@@ -41,20 +41,16 @@ class PixelSequenceDataset(FairseqDataset):
 
 
 class PixelTokenDataset(FairseqDataset):
-    """Dataset of N grayscale images of T pixels, uint8 [N, T], as T tokens ``0`` to ``255`` and ``</s>``.
+    """Dataset of N grayscale images of T pixels, uint8 [N, T], as tokens: intensity plus ``offset``."""
 
-    ``dictionary`` has these tokens directly after its special symbols, in order of intensity.
-    """
-
-    def __init__(self, pixels: np.ndarray, dictionary: Dictionary):
+    def __init__(self, pixels: np.ndarray, offset: int):
         super().__init__()
-        self.pixels, self.dictionary = pixels, dictionary
-        self.sizes = np.full(len(pixels), pixels.shape[1] + 1)
+        self.pixels, self.offset = pixels, offset
+        self.sizes = np.full(len(pixels), pixels.shape[1])
 
     def __getitem__(self, index: int) -> Tensor:
-        """Return the tokens of an image, int64 [T + 1]."""
-        tokens = self.pixels[index].astype(np.int64) + self.dictionary.nspecial
-        return torch.from_numpy(np.append(tokens, self.dictionary.eos()))
+        """Return the tokens of an image, int64 [T]."""
+        return torch.from_numpy(self.pixels[index].astype(np.int64) + self.offset)
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -10,6 +10,7 @@ import numpy as np
 from omegaconf import II, MISSING
 
 from fairseq.data import (
+    AppendTokenDataset,
     ConcatSentencesDataset,
     Dictionary,
     FairseqDataset,
@@ -250,8 +251,9 @@ class LRAPixelTokensTask(LRATask):
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load the images and labels of a split. ``combine`` is ignored, because a split is a single file."""
         pixels, labels = self.read_images(split)
-        images = PixelTokenDataset(pixels, self.dictionary)
-        source = self.prepare_tokens(split, images, self.dictionary)
+        images = PixelTokenDataset(pixels, offset=self.dictionary.nspecial)
+        tokens = AppendTokenDataset(images, self.dictionary.eos())
+        source = self.prepare_tokens(split, tokens, self.dictionary)
         self.store_images(split, RightPadDataset(source, pad_idx=self.dictionary.pad()), labels)
 
 

@@ -114,14 +114,14 @@ def make_shortlist(args: argparse.Namespace) -> None:
         splits = takewhile(partial(exists, shard), (f"train{number}" for number in count(1)))
         parts += [read(shard, split) for split in splits]
     texts = [ConcatDataset(sides) for sides in zip(*parts)]
-    rows = np.arange(len(texts[0]))
+    indices = np.arange(len(texts[0]))
     if SEPARATOR in source:
         # Document pieces only repeat the sentences, and the lexical model needs much memory for long pairs.
         separator, sides = source.index(SEPARATOR), progress(texts[0], "find sentences", "pairs")
         is_sentence = np.array([not (tokens == separator).any() for tokens in sides], dtype=bool)
-        rows = rows[is_sentence] if is_sentence.any() else rows
-    length = len(rows)
-    numbers = rows[np.arange(min(args.sentences, length)) * length // max(1, min(args.sentences, length))]
+        indices = indices[is_sentence] if is_sentence.any() else indices
+    length = len(indices)
+    numbers = indices[np.arange(min(args.sentences, length)) * length // max(1, min(args.sentences, length))]
     seen = np.zeros(len(target), dtype=np.int64)
 
     def pairs() -> Any:
